@@ -1,0 +1,36 @@
+# Every target does its own set-up; as root on a Debian machine that includes the packages.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml README.md $(shell find shim hooks cffi_src -type f -not -path '*/__pycache__/*')
+
+.PHONY: demo test bench lint clean packages
+
+demo: $(VENV)/installed packages
+	$(BIN)/python -m tests.demo
+
+test: $(VENV)/installed packages
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/installed packages
+	$(BIN)/python -m tests.bench
+
+lint: $(VENV)/installed
+	$(BIN)/python -m pytest tests/test_lint.py
+
+packages:
+	@tests/packages $(PYTHON)
+
+$(BIN)/python: | packages
+	$(PYTHON) -m venv $(VENV)
+
+# The tests run what a user installs: the wheel, not the checkout.
+$(VENV)/installed: $(SOURCES) $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --group test
+	$(BIN)/python -m pip install --quiet --force-reinstall --no-deps .
+	$(BIN)/python -m pip install --quiet .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

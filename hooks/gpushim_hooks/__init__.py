@@ -1,0 +1,1 @@
+"""gpushim as an OCI hook."""

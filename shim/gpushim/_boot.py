@@ -1,0 +1,6 @@
+import sys
+
+sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0])
+from gpushim.main import main
+
+main(sys.argv[1:])

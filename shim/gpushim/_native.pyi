@@ -1,0 +1,19 @@
+# What cffi makes of cffi_src/native.cdef.h; tests/test_native.py holds the two together.
+from typing import Any
+
+class FFI:
+    CData: type
+    def new(self, cdecl: str, init: object = ...) -> Any: ...
+    def buffer(self, cdata: Any, size: int = ...) -> Any: ...
+
+class Lib:
+    GS_FILE_SIZE: int
+    def gs_stat_many(self, paths: bytes, count: int, out: Any) -> None: ...
+    def gs_open_in_root(self, root: int, path: bytes, flags: int, mode: int) -> int: ...
+    def gs_capabilities(self, directory: bytes, out: Any, count: int) -> int: ...
+    def gs_read_files(
+        self, paths: bytes, count: int, patience_ms: int, deadline_ms: int, out: Any
+    ) -> int: ...
+
+ffi: FFI
+lib: Lib

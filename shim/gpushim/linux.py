@@ -1,0 +1,76 @@
+"""The system calls that Python's os lacks: the one importer of the C part (cffi_src/native.h)."""
+
+import posix as os
+import sys
+
+from gpushim._native import ffi, lib
+
+_INTS = 6  # of struct gs_stat and of struct gs_capability
+
+
+_CODE = sys.getfilesystemencoding()
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode(_CODE, "surrogateescape")
+
+
+def _paths(paths: list[str]) -> bytes:
+    return b"\0".join([_bytes(path) for path in paths]) + b"\0"
+
+
+def stat_many(paths: list[str]) -> list[list[int]]:
+    """For each path `[errno, mode, major, minor, uid, gid]` of lstat(2); the rest is 0 when errno is not."""
+    if not paths:
+        return []
+    out = ffi.new("struct gs_stat[]", len(paths))
+    lib.gs_stat_many(_paths(paths), len(paths), out)
+    return _rows(out, len(paths))
+
+
+def capabilities(directory: str) -> list[list[int]]:
+    """`[gpu, gi, ci, minor, mode, errno]` of each access file below *directory*, as struct gs_capability says.
+
+    Source: kernel-open/nvidia/nv-caps.c, "DeviceFileMinor", "DeviceFileMode". OSError when *directory* is not there.
+    """
+    room = 512  # 16 GPUs with 7 instances of one compute instance are 226
+    path = _bytes(directory)
+    while True:
+        out = ffi.new("struct gs_capability[]", room)
+        count = lib.gs_capabilities(path, out, room)
+        if count < 0:
+            raise _error(count, directory)
+        if count <= room:
+            return _rows(out, count)
+        room = count
+
+
+def read_files(paths: list[str], patience: float, deadline: float) -> list[tuple[int, bytes]]:
+    """`(errno, first 4 KiB)` of each file, read where a reader that hangs does no harm; ETIMEDOUT is one that did.
+
+    After *patience* seconds each file that has not come gets a reader of its own, until *deadline* seconds from now.
+    """
+    out = ffi.new("struct gs_file[]", len(paths))
+    left = lib.gs_read_files(
+        _paths(paths), len(paths), int(patience * 1000), int(deadline * 1000), out
+    )
+    if left < 0:
+        raise _error(left, paths[0])
+    return [(one.error, ffi.buffer(one.data, one.size)[:]) for one in out]
+
+
+def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """A descriptor of *path* with the directory *root* as /, whatever links the path meets (openat2(2))."""
+    fd: int = lib.gs_open_in_root(root, _bytes(path), flags, mode)
+    if fd < 0:
+        raise _error(fd, path)
+    return fd
+
+
+def _rows(out: "ffi.CData", count: int) -> list[list[int]]:
+    flat = memoryview(ffi.buffer(out, count * _INTS * 4)).cast("i").tolist()
+    return [flat[at : at + _INTS] for at in range(0, len(flat), _INTS)]
+
+
+def _error(negative: int, path: str) -> OSError:
+    return OSError(-negative, os.strerror(-negative), path)

@@ -1,0 +1,88 @@
+"""The shim: edit the bundle that an engine is about to create, then become the low-level runtime."""
+
+import gc
+
+gc.disable()  # this process lives for milliseconds, and nothing in it is a cycle worth finding
+
+import posix as os
+import sys
+import time
+
+from gpushim import argv, bundle, edits, log, settings
+from gpushim.errors import InvalidSettings, ShimError
+from gpushim.resolution import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from gpushim.resolution import Resolution
+
+_EX_CONFIG = 78  # sysexits.h: the launcher tells it from an interpreter that does not work
+
+
+def main(args: list[str]) -> "NoReturn":
+    """`compile`, or `shim HANDLER RUNTIME IGNORED-SIGNALS` and the engine's own arguments (launcher.c)."""
+    if args[0] == "compile":
+        sys.exit(_compile())
+    _, handler, runtime, ignored, *rest = args
+    call = argv.parse(rest, runtime)
+    try:
+        prepare(call, handler, runtime)
+    except (ShimError, OSError, MemoryError) as problem:
+        log.report(_words(problem), call)
+        sys.exit(1)
+    _restore_signals(int(ignored))
+    os.execv(runtime, [runtime, *rest])
+
+
+def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
+    """Edit the bundle of *call* on disk, if its container asks for anything."""
+    started = time.monotonic()
+    found = bundle.open_bundle(call.bundle, call.config)
+    try:
+        effective = settings.load(os.environ)
+    except InvalidSettings:
+        # A node with a broken config.toml still runs what does not ask for a GPU.
+        last = settings.last(os.environ)
+        if not resolve_nothing(found.config, last):
+            raise
+        return
+    resolution = resolve(found.config, effective, runtime, settings.state_dir(os.environ))
+    if resolution.edits:
+        edits.apply(found.config, resolution.edits)
+        bundle.write(found)
+    if effective["gpushim.log"]:
+        log.debug(effective["gpushim.log"], _line(call, resolution, time.monotonic() - started))
+
+
+def _compile() -> int:
+    try:
+        return 0 if settings.compile(os.environ) else _EX_CONFIG
+    except (ShimError, OSError) as problem:
+        os.write(2, f"gpushim: {_words(problem)}\n".encode())
+        return _EX_CONFIG
+
+
+def _words(problem: BaseException) -> str:
+    if isinstance(problem, ShimError):
+        return str(problem)
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return f"GS0002: {problem.filename}: {problem.strerror}"
+    return f"GS0003: {type(problem).__name__}: {problem}"
+
+
+def _line(call: "argv.Call", resolution: "Resolution", seconds: float) -> str:
+    what = [verdict.describe() for verdict in resolution.verdicts]
+    what += [edit.describe() for edit in resolution.edits]
+    what += [f"warning: {text}" for text in resolution.warnings]
+    return f"{call.command} {call.container_id} {seconds * 1000:.1f} ms: {'; '.join(what) or 'nothing'}"
+
+
+def _restore_signals(ignored: int) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ; the container must not, unless the engine did."""
+    import _signal
+
+    for bit, number in ((1, _signal.SIGPIPE), (2, _signal.SIGXFSZ)):
+        if not ignored & bit:
+            _signal.signal(number, _signal.SIG_DFL)

@@ -1,0 +1,123 @@
+"""One container's way from its config to edits: request, policy, node, plan. The config is only read here."""
+
+import posix as os
+
+from gpushim.argv import is_crun
+from gpushim.errors import InvalidNode
+from gpushim.plan import Plan, plan, without_hooks, without_record
+from gpushim.policy import Subject, judge
+from gpushim.request import requested
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpushim.edits import Edit
+    from gpushim.node import Node
+    from gpushim.policy import Verdict
+    from gpushim.request import Request
+    from gpushim.selection import Selection
+
+
+class Resolution:
+    """What was asked, what policy said, what the node has, and the edits that follow."""
+
+    __slots__ = ("edits", "node", "request", "selection", "verdicts", "warnings")
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self.verdicts: list[Verdict] = []
+        self.node: Node | None = None
+        self.selection: Selection | None = None
+        self.edits: list[Edit] = []
+        self.warnings: list[str] = []
+
+
+def resolve(
+    config: "dict[str, Any]", settings: "dict[str, Any]", runtime: str, state_dir: str
+) -> Resolution:
+    """The edits that *config* needs under *settings*, to be run by the low-level *runtime*.
+
+    ShimError where the container must not start.
+    """
+    out = Resolution()
+    out.request = requested(config, settings)
+    if out.request is None:
+        return _finish(out, config)
+    subject = Subject(config, nested=_in_user_namespace())
+    out.verdicts = judge(out.request, subject, settings)
+    granted = _granted(out)
+    if granted is None:
+        return _finish(out, config)
+    out.node = _read_node(granted, settings, state_dir, out)
+    if out.node is None:
+        return _finish(out, config)
+    from gpushim import node, selection
+
+    out.selection = selection.select(granted, out.node)
+    node.look_up(out.node, out.selection.devices)
+    planned = plan(
+        config,
+        granted,
+        out.selection,
+        subject,
+        out.node,
+        crun=is_crun(runtime),
+        groups=not settings["features.no-additional-gids-for-device-nodes"],
+    )
+    out.warnings += out.selection.warnings + planned.warnings
+    return _finish(out, config, planned)
+
+
+def _granted(out: Resolution) -> "Request | None":
+    """The part of the request that policy leaves; Refused where a refusal is to fail the container."""
+    request = out.request
+    assert request is not None
+    for verdict in out.verdicts:
+        verdict.raise_refusal()
+    refused = [verdict.kind for verdict in out.verdicts if not verdict.granted]
+    out.warnings += [verdict.describe() for verdict in out.verdicts if not verdict.granted]
+    return None if request.kind in refused else request.without(refused)
+
+
+def _read_node(
+    request: "Request", settings: "dict[str, Any]", state_dir: str, out: Resolution
+) -> "Node | None":
+    from gpushim import node, selection
+
+    gpus = bool(request.devices)
+    found = node.read_node(settings, state_dir, patient=False, gpus=gpus)
+    if found is not None and selection.must_wait(request, found):
+        found = node.read_node(settings, state_dir, patient=True, gpus=gpus)
+    if found is not None:
+        return found
+    text = f"{request.source}: asks for a GPU while no NVIDIA driver is loaded"
+    if settings["gpushim.on-no-driver"] != "ignore":
+        raise InvalidNode(
+            "GS0401",
+            text,
+            hint='load it (`modprobe nvidia`), or let such containers start without a GPU: gpushim.on-no-driver = "ignore"',
+        )
+    out.warnings.append(f"{text}: the container starts without one")
+    return None
+
+
+def _finish(
+    out: Resolution, config: "dict[str, Any]", planned: "Plan | None" = None
+) -> Resolution:
+    rest = Plan()
+    if planned is None:
+        without_record(config, rest)
+    if out.request is not None:
+        without_hooks(config, rest)
+    out.edits = (planned.edits if planned else []) + rest.edits
+    return out
+
+
+def _in_user_namespace() -> bool:
+    """Whether this process lives in a user namespace other than the first (user_namespaces(7), uid_map)."""
+    fd = os.open("/proc/self/uid_map", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 256).split() != [b"0", b"0", b"4294967295"]
+    finally:
+        os.close(fd)

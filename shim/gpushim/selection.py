@@ -1,0 +1,202 @@
+"""Which devices a request comes to on this node, each with its reason. Pure."""
+
+from gpushim.errors import InvalidNode, UnknownDevice
+from gpushim.node import Capability, Gpu, Node, whole
+from gpushim.request import DRIVER_CAPABILITIES, MIG_CONFIG, MIG_MONITOR, Request
+
+# Fixed in kernel-open/common/inc/nv.h and nvidia-uvm; the majors are not.
+_NVIDIACTL = 255
+_MODESET = 254
+_UVM = 0
+_UVM_TOOLS = 1
+
+_CAPS = "/dev/nvidia-caps/nvidia-cap"
+
+
+class Device:
+    """One device the container is to have: *access* is what its cgroup rule gives.
+
+    `mode`, `uid` and `gid` are those of the host's node, which node.look_up fills in: `host` is its numbers, None
+    where there is none. *file_mode* is what the kernel's capability file says, None for devices that have no such.
+    """
+
+    __slots__ = ("access", "file_mode", "gid", "host", "major", "minor", "mode", "path", "uid", "why")
+
+    def __init__(
+        self,
+        path: str,
+        major: int,
+        minor: int,
+        access: str,
+        why: str,
+        file_mode: "int | None" = None,
+    ) -> None:
+        self.path = path
+        self.major = major
+        self.minor = minor
+        self.access = access
+        self.why = why
+        self.file_mode = file_mode
+        self.host: tuple[int, int] | None = None
+        self.mode = self.uid = self.gid = 0
+
+
+class Selection:
+    """The devices a request comes to, what of it is not given and why, and what the administrator should know."""
+
+    __slots__ = ("devices", "gpus", "later_instances", "warnings", "withheld")
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+        self.gpus: list[Gpu] = []
+        self.later_instances = False
+        self.withheld: list[tuple[str, str]] = []
+        self.warnings: list[str] = []
+
+
+def must_wait(request: Request, node: Node) -> bool:
+    """Whether *request* hangs on a GPU whose files did not come in the short time."""
+    late = [gpu for gpu in node.gpus if gpu.late]
+    if not late:
+        return False
+    if request.devices == ("all",):
+        return True
+    known = {gpu.uuid.lower() for gpu in node.gpus}
+    return any(
+        (_index(name) in [gpu.index for gpu in late])
+        or (name.startswith("GPU-") and name.lower() not in known)
+        for name in request.devices
+    )
+
+
+def select(request: Request, node: Node) -> Selection:
+    """The devices of *request* on *node*; UnknownDevice or InvalidNode when it cannot be had whole."""
+    out = Selection()
+    out.gpus = _gpus(request, node, out)
+    _control(request, node, out)
+    major = node.gpu_major()
+    assert major is not None  # a node without a driver never comes here
+    for gpu in out.gpus:
+        why = f"{request.source}: GPU {gpu.index}"
+        out.devices.append(Device(f"/dev/nvidia{gpu.minor}", major, gpu.minor, "rw", why))
+    for gpu in out.gpus:
+        _instances(request, gpu, node, out)
+    _management(request, node, out)
+    return out
+
+
+def _index(name: str) -> int:
+    return int(name) if name.isdigit() and name.isascii() and len(name) < 8 else -1
+
+
+def _gpus(request: Request, node: Node, out: Selection) -> list[Gpu]:
+    if request.devices == ("all",):
+        for gpu in node.gpus:
+            if gpu.fault:
+                out.withheld.append((f"GPU {gpu.index}", f"{gpu.bus}: {gpu.fault}"))
+                out.warnings.append(f"GPU {gpu.index} ({gpu.bus}) is left out: {gpu.fault}")
+        return [gpu for gpu in node.gpus if not gpu.fault]
+    found = {}
+    for name in request.devices:
+        gpu = _gpu(name, request.source, node)
+        found[gpu.index] = gpu
+    return [found[index] for index in sorted(found)]
+
+
+def _gpu(name: str, source: str, node: Node) -> Gpu:
+    index = _index(name)
+    for gpu in node.gpus:
+        if gpu.index == index or (gpu.uuid and gpu.uuid.lower() == name.lower()):
+            if gpu.fault:
+                raise InvalidNode(
+                    "GS0404",
+                    f"{source}: GPU {gpu.index} ({gpu.bus}): {gpu.fault}",
+                    hint="gpushim node shows the state of every GPU",
+                )
+            return gpu
+    raise UnknownDevice("GS0205", f"{source}: unknown device {name!r}", hint=_known(node))
+
+
+def _known(node: Node) -> str:
+    if not node.gpus:
+        return "this node has no GPU"
+    names = [f"{gpu.index} ({gpu.uuid or 'no UUID yet'})" for gpu in node.gpus]
+    return f"this node has {', '.join(names)}"
+
+
+def _control(request: Request, node: Node, out: Selection) -> None:
+    """The nodes that belong to the driver and not to a GPU."""
+    asked = request.capabilities
+    by = f"{DRIVER_CAPABILITIES}: "
+    major = node.gpu_major()
+    assert major is not None
+    ctl = node.majors.get("nvidiactl", major)
+    out.devices.append(Device("/dev/nvidiactl", ctl, _NVIDIACTL, "rw", "every GPU container"))
+    uvm = node.majors.get("nvidia-uvm")
+    if "compute" not in asked:
+        out.withheld.append(("/dev/nvidia-uvm", f"{DRIVER_CAPABILITIES} does not name compute"))
+    elif uvm is None:
+        out.withheld.append(("/dev/nvidia-uvm", "the module nvidia-uvm is not loaded"))
+        out.warnings.append(
+            "the module nvidia-uvm is not loaded: CUDA finds no device until `modprobe nvidia-uvm`"
+        )
+    else:
+        why = by + "compute"
+        out.devices.append(Device("/dev/nvidia-uvm", uvm, _UVM, "rw", why))
+        out.devices.append(Device("/dev/nvidia-uvm-tools", uvm, _UVM_TOOLS, "rw", why))
+    display = [name for name in ("graphics", "display") if name in asked]
+    # Since the 545 series each user of the major is listed; before it nothing tells.
+    loaded = "nvidiactl" not in node.majors or "nvidia-modeset" in node.majors
+    if not display:
+        out.withheld.append(
+            ("/dev/nvidia-modeset", f"{DRIVER_CAPABILITIES} names neither graphics nor display")
+        )
+    elif not loaded:
+        out.withheld.append(("/dev/nvidia-modeset", "the module nvidia-modeset is not loaded"))
+        out.warnings.append(
+            "the module nvidia-modeset is not loaded: graphics needs `modprobe nvidia-modeset`"
+        )
+    else:
+        modeset = node.majors.get("nvidia-modeset", major)
+        out.devices.append(
+            Device("/dev/nvidia-modeset", modeset, _MODESET, "rw", by + display[0])
+        )
+
+
+def _capability(node: Node, capability: "Capability | None", what: str, why: str) -> Device:
+    """A node of nvidia-caps: reading is enough, since the driver looks at the descriptor and not at its mode."""
+    found = whole(capability, what)
+    major = node.majors.get("nvidia-caps")
+    if major is None:
+        raise InvalidNode("GS0405", f"{what}: nvidia-caps has no major number in /proc/devices")
+    return Device(f"{_CAPS}{found.minor}", major, found.minor, "r", why, found.mode)
+
+
+def _instances(request: Request, gpu: Gpu, node: Node, out: Selection) -> None:
+    for gi, instance in sorted(gpu.instances.items()):
+        what = f"GPU {gpu.index} instance {gi}"
+        why = f"{request.source}: {what}"
+        out.devices.append(_capability(node, instance.access, what, why))
+        for ci, compute in sorted(instance.computes.items()):
+            what = f"GPU {gpu.index} instance {gi} compute {ci}"
+            why = f"{request.source}: {what}"
+            out.devices.append(_capability(node, compute, what, why))
+
+
+def _management(request: Request, node: Node, out: Selection) -> None:
+    for asked, variable, name, capability in (
+        (request.mig_monitor, MIG_MONITOR, "monitor", node.monitor),
+        (request.mig_config, MIG_CONFIG, "config", node.config),
+    ):
+        if not asked:
+            continue
+        if capability is None:
+            reason = f"this driver has no capability mig/{name}"
+            out.withheld.append((variable, reason))
+            out.warnings.append(f"{variable}: {reason}: nothing is given")
+            continue
+        out.devices.append(_capability(node, capability, f"mig/{name}", variable))
+        if name == "config":
+            # Whoever holds mig/config makes instances whose minors nobody knows yet, on any GPU: this
+            # capability is not one GPU's. Here and nowhere else one rule covers every minor.
+            out.later_instances = True

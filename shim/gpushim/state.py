@@ -1,0 +1,75 @@
+"""What is kept between two runs: files in a directory that nobody but its own user can write.
+
+All of it may be deleted at any time. Whatever another user could have written is not read, and nothing is
+written where another could be in the way.
+"""
+
+import posix as os
+
+from gpushim import files
+
+_OTHERS_WRITE = 0o022
+
+
+def _opened(directory: str) -> int:
+    """A descriptor of *directory*; OSError EPERM when it is not our user's alone."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    stat = os.fstat(fd)
+    if stat.st_uid != os.geteuid() or stat.st_mode & _OTHERS_WRITE:
+        os.close(fd)
+        raise PermissionError(1, "others can write it", directory)
+    return fd
+
+
+def read(directory: str, name: str) -> bytes | None:
+    """The file *name* of *directory*; None when it is not there or not to be trusted."""
+    try:
+        parent = _opened(directory)
+    except OSError:
+        return None
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            stat = os.fstat(fd)
+            if stat.st_mode & 0o170000 != 0o100000:
+                return None
+            if stat.st_uid != os.geteuid() or stat.st_mode & _OTHERS_WRITE:
+                return None
+            return files.read_fd(fd, name, 16 << 20)
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
+
+
+def keep(directory: str, name: str, data: bytes) -> bool:
+    """Write *data* as the file *name* of *directory*, made if it can be; whether that went well."""
+    try:
+        try:
+            parent = _opened(directory)
+        except FileNotFoundError:
+            _make(directory)
+            parent = _opened(directory)
+        os.close(parent)
+        files.replace(f"{directory}/{name}", data, 0o600)
+    except OSError:
+        return False  # a node that cannot remember is slower, not broken
+    return True
+
+
+def _make(directory: str) -> None:
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        parent = directory.rpartition("/")[0]
+        if not parent:
+            raise
+        _make(parent)
+        try:
+            os.mkdir(directory, 0o700)
+        except FileExistsError:
+            pass

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 LIMIT = 32 << 20  # bytes; 50,000 environment entries are 2 MiB
 
-# Each object this program reads or changes, by the way to it, with the keys it looks at. Go's decoder takes a key in
-# any letter case and crun does not: with a variant beside or instead of these, two runtimes see two configs.
+# Each object this program reads or changes, by the way to it, with the keys it looks at. Go's decoder takes a
+# key in any letter case and crun does not: with a variant beside or instead of these, two runtimes see two
+# configs.
 _KEYS = {
     (): ("annotations", "hooks", "linux", "mounts", "process", "root"),
     ("process",): ("capabilities", "env", "user"),

@@ -1,7 +1,7 @@
 """The one mutator of an OCI config.
 
-Rule 1: nothing outside this file changes a config. Rule 2: an edit holds only settled values; whatever can fail
-has failed before the first one is applied. Rule 3: every edit carries its reason.
+Rule 1: nothing outside this file changes a config. Rule 2: an edit holds only settled values; whatever can
+fail has failed before the first one is applied. Rule 3: every edit carries its reason.
 
 Source: OCI runtime-spec, config.md and config-linux.md.
 """
@@ -18,9 +18,7 @@ class AddDevice:
 
     __slots__ = ("gid", "major", "minor", "mode", "path", "uid", "why")
 
-    def __init__(
-        self, path: str, major: int, minor: int, mode: int, uid: int, gid: int, why: str
-    ) -> None:
+    def __init__(self, path: str, major: int, minor: int, mode: int, uid: int, gid: int, why: str) -> None:
         self.path = path
         self.major = major
         self.minor = minor

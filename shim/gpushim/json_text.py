@@ -40,15 +40,25 @@ class _Context:
     parse_constant = staticmethod(_constant)
 
 
+_scan: "Any" = None
+_encode: "Any" = None
 try:
-    from _json import encode_basestring_ascii, make_encoder, make_scanner
+    import _json
 
-    _scan = make_scanner(_Context)
-    _encode = make_encoder(
-        None, None, encode_basestring_ascii, None, ":", ",", False, False, False
+    _scan = _json.make_scanner(_Context)  # type: ignore[arg-type]
+    _encode = _json.make_encoder(
+        None,
+        None,  # type: ignore[arg-type]
+        _json.encode_basestring_ascii,
+        None,
+        ":",
+        ",",
+        False,
+        False,
+        False,
     )
-except (ImportError, TypeError, AttributeError):  # private to CPython: it may change under us
-    _scan = _encode = None
+except (ImportError, TypeError, AttributeError):
+    pass  # private to CPython: where it has changed, json does both
 
 
 def decode(data: bytes) -> str:
@@ -61,7 +71,7 @@ def decode(data: bytes) -> str:
 
 def loads(text: str) -> "Any":
     """The tree of *text*; ValueError, with line and column where it has one, or RecursionError."""
-    if _scan is not None:
+    if _scan:
         try:
             tree, end = _scan(text, len(text) - len(text.lstrip(_BLANK)))
             if not text[end:].strip(_BLANK):
@@ -76,7 +86,7 @@ def loads(text: str) -> "Any":
 
 def dumps(tree: "Any") -> str:
     """Compact and pure ASCII, so that a lone surrogate survives; ValueError for a number JSON has not."""
-    if _encode is not None:
+    if _encode:
         return "".join(_encode(tree, 0))
     import json
 

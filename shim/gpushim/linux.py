@@ -5,6 +5,10 @@ import sys
 
 from gpushim._native import ffi, lib
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _INTS = 6  # of struct gs_stat and of struct gs_capability
 
 
@@ -29,9 +33,11 @@ def stat_many(paths: list[str]) -> list[list[int]]:
 
 
 def capabilities(directory: str) -> list[list[int]]:
-    """`[gpu, gi, ci, minor, mode, errno]` of each access file below *directory*, as struct gs_capability says.
+    """`[gpu, gi, ci, minor, mode, errno]` of each access file below *directory*, as struct gs_capability
+    says.
 
-    Source: kernel-open/nvidia/nv-caps.c, "DeviceFileMinor", "DeviceFileMode". OSError when *directory* is not there.
+    Source: kernel-open/nvidia/nv-caps.c, "DeviceFileMinor", "DeviceFileMode". OSError when *directory* is not
+    there.
     """
     room = 512  # 16 GPUs with 7 instances of one compute instance are 226
     path = _bytes(directory)
@@ -46,14 +52,14 @@ def capabilities(directory: str) -> list[list[int]]:
 
 
 def read_files(paths: list[str], patience: float, deadline: float) -> list[tuple[int, bytes]]:
-    """`(errno, first 4 KiB)` of each file, read where a reader that hangs does no harm; ETIMEDOUT is one that did.
+    """`(errno, first 4 KiB)` of each file, read where a reader that hangs does no harm; ETIMEDOUT is one that
+    did.
 
-    After *patience* seconds each file that has not come gets a reader of its own, until *deadline* seconds from now.
+    After *patience* seconds each file that has not come gets a reader of its own, until *deadline* seconds
+    from now.
     """
     out = ffi.new("struct gs_file[]", len(paths))
-    left = lib.gs_read_files(
-        _paths(paths), len(paths), int(patience * 1000), int(deadline * 1000), out
-    )
+    left = lib.gs_read_files(_paths(paths), len(paths), int(patience * 1000), int(deadline * 1000), out)
     if left < 0:
         raise _error(left, paths[0])
     return [(one.error, ffi.buffer(one.data, one.size)[:]) for one in out]
@@ -67,7 +73,7 @@ def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
     return fd
 
 
-def _rows(out: "ffi.CData", count: int) -> list[list[int]]:
+def _rows(out: "Any", count: int) -> list[list[int]]:
     flat = memoryview(ffi.buffer(out, count * _INTS * 4)).cast("i").tolist()
     return [flat[at : at + _INTS] for at in range(0, len(flat), _INTS)]
 

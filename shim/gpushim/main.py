@@ -1,20 +1,17 @@
 """The shim: edit the bundle that an engine is about to create, then become the low-level runtime."""
 
-import gc
-
-gc.disable()  # this process lives for milliseconds, and nothing in it is a cycle worth finding
-
 import posix as os
 import sys
 import time
 
 from gpushim import argv, bundle, edits, log, settings
 from gpushim.errors import InvalidSettings, ShimError
+from gpushim.request import requested
 from gpushim.resolution import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from gpushim.resolution import Resolution
 
@@ -44,8 +41,7 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
         effective = settings.load(os.environ)
     except InvalidSettings:
         # A node with a broken config.toml still runs what does not ask for a GPU.
-        last = settings.last(os.environ)
-        if not resolve_nothing(found.config, last):
+        if requested(found.config, settings.last(os.environ)) is not None:
             raise
         return
     resolution = resolve(found.config, effective, runtime, settings.state_dir(os.environ))
@@ -81,7 +77,7 @@ def _line(call: "argv.Call", resolution: "Resolution", seconds: float) -> str:
 
 def _restore_signals(ignored: int) -> None:
     """Python ignores SIGPIPE and SIGXFSZ; the container must not, unless the engine did."""
-    import _signal
+    import _signal  # signal itself imports enum
 
     for bit, number in ((1, _signal.SIGPIPE), (2, _signal.SIGXFSZ)):
         if not ignored & bit:

@@ -1,7 +1,7 @@
 """This host's GPUs, MIG instances, capabilities and device nodes, as the kernel tells them.
 
-Sources: /proc/driver/nvidia/gpus/*/information, /proc/driver/nvidia/capabilities (kernel-open/nvidia/nv-caps.c)
-and /proc/devices. NVML is not asked: it initialises the driver, which takes seconds on an idle node.
+Sources: /proc/driver/nvidia/gpus/*/information, /proc/driver/nvidia/capabilities (kernel-open/nvidia/nv-
+caps.c) and /proc/devices. NVML is not asked: it initialises the driver, which takes seconds on an idle node.
 """
 
 import errno
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from gpushim.selection import Device
 
-# How long the GPUs' files may take before each gets a reader of its own, and what did not come is asked again.
+# How long the GPUs' files may take before each gets a reader of its own, and what did not come is asked
+# again.
 PATIENCE = 0.25
 # A GPU that could not be read, or that has no UUID yet, is looked at again after so many seconds.
 RETRY = 60.0
@@ -34,8 +35,9 @@ _LATE = "no answer in "
 class Gpu:
     """One GPU that the driver has not excluded.
 
-    `index` is its place in PCI order (what NVML counts), `minor` the N of /dev/nvidiaN: two numbers. `fault` says
-    why its information could not be read (minor is -1 and uuid empty then), `late` that it may still come.
+    `index` is its place in PCI order (what NVML counts), `minor` the N of /dev/nvidiaN: two numbers. `fault`
+    says why its information could not be read (minor is -1 and uuid empty then), `late` that it may still
+    come.
     """
 
     __slots__ = ("bus", "fault", "index", "instances", "late", "minor", "model", "uuid")
@@ -105,8 +107,8 @@ def read_node(
 ) -> "Node | None":
     """The node as it is now; None while no driver is loaded.
 
-    *patient*: wait for a GPU whose files do not come, up to `gpushim.driver-timeout`; else it is given `fault`.
-    *gpus* False leaves them and their instances unread.
+    *patient*: wait for a GPU whose files do not come, up to `gpushim.driver-timeout`; else it is given
+    `fault`. *gpus* False leaves them and their instances unread.
     """
     roots = Roots(settings)
     node = Node(roots, read_majors(roots.proc))
@@ -229,9 +231,7 @@ def _until(rows: "list[dict[str, Any]]") -> float:
     return 0
 
 
-def _read_information(
-    directory: str, buses: list[str], timeout: float
-) -> "list[dict[str, Any]]":
+def _read_information(directory: str, buses: list[str], timeout: float) -> "list[dict[str, Any]]":
     paths = [f"{directory}/{bus}/information" for bus in buses]
     read = linux.read_files(paths, min(PATIENCE, timeout), timeout) if paths else []
     return [_row(bus, *answer, timeout) for bus, answer in zip(buses, read, strict=True)]

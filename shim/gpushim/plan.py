@@ -49,8 +49,8 @@ def plan(
 ) -> Plan:
     """What *config* lacks of *selection*.
 
-    *crun*: the runtime is crun, which filters nothing while a config has no rule at all. *groups*: the process
-    may be put into the groups that own the nodes.
+    *crun*: the runtime is crun, which filters nothing while a config has no rule at all. *groups*: the
+    process may be put into the groups that own the nodes.
     """
     out = Plan()
     present = Present(config, crun=crun)
@@ -60,12 +60,10 @@ def plan(
         if not cover and present.lacks(device):
             out.edits.append(_bind(device, node) if subject.user_namespace else _make(device))
         if present.denies(device.major, device.minor, device.access):
-            out.edits.append(
-                AllowDevice(device.major, device.minor, device.access, device.why)
-            )
-        if groups and not subject.user_namespace and _needs_group(device):
-            if present.lacks_group(device.gid):
-                out.edits.append(AddGroup(device.gid, f"{device.path} belongs to this group"))
+            out.edits.append(AllowDevice(device.major, device.minor, device.access, device.why))
+        joins = groups and not subject.user_namespace and _needs_group(device)
+        if joins and present.lacks_group(device.gid):
+            out.edits.append(AddGroup(device.gid, f"{device.path} belongs to this group"))
     if selection.later_instances:
         caps = node.majors["nvidia-caps"]
         if present.denies(caps, None, "r"):

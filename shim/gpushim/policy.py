@@ -1,8 +1,8 @@
 """Whether a container may have what it asks for: the administrator's choice, never the image's.
 
-Pure. Each kind of request is `allow`ed, `deny`ed, or depends on `sys-admin`: CAP_SYS_ADMIN in the bounding set
-outside of user namespaces. Inside one the driver does not honour it: it asks capable(), which is about the
-first user namespace (src/nvidia/arch/nvalloc/unix/src/os.c).
+Pure. Each kind of request is `allow`ed, `deny`ed, or depends on `sys-admin`: CAP_SYS_ADMIN in the bounding
+set outside of user namespaces. Inside one the driver does not honour it: it asks capable(), which is about
+the first user namespace (src/nvidia/arch/nvalloc/unix/src/os.c).
 """
 
 from gpushim.errors import Refused
@@ -31,9 +31,7 @@ class Verdict:
 
     __slots__ = ("granted", "kind", "missing", "on_refusal", "setting", "variable")
 
-    def __init__(
-        self, kind: str, variable: str, setting: str, missing: str, on_refusal: str
-    ) -> None:
+    def __init__(self, kind: str, variable: str, setting: str, missing: str, on_refusal: str) -> None:
         self.kind = kind
         self.variable = variable
         self.setting = setting
@@ -54,7 +52,7 @@ class Verdict:
         raise Refused(
             "GS0301",
             f"{self.variable}: refused: {self.missing}",
-            hint=f"{self.setting} decides; gpushim.policy.{self.kind} = \"allow\" in config.toml allows it",
+            hint=f'{self.setting} decides; gpushim.policy.{self.kind} = "allow" in config.toml allows it',
         )
 
 
@@ -86,9 +84,7 @@ def has_user_namespace(config: "dict[str, Any]") -> bool:
 
 def judge(request: "Request", subject: Subject, settings: "dict[str, Any]") -> list[Verdict]:
     """A verdict on each kind that *request* needs; the selection of devices comes first."""
-    return [
-        _verdict(kind, variable, subject, settings) for kind, variable in request.kinds()
-    ]
+    return [_verdict(kind, variable, subject, settings) for kind, variable in request.kinds()]
 
 
 def _verdict(kind: str, variable: str, subject: Subject, settings: "dict[str, Any]") -> Verdict:

@@ -19,8 +19,7 @@ class Present:
         linux = config.get("linux") or {}
         self._devices = {_clean(d.get("path")): d for d in linux.get("devices") or ()}
         self._mounts = [
-            (_clean(mount.get("destination")), _is_bind(mount))
-            for mount in config.get("mounts") or ()
+            (_clean(mount.get("destination")), _is_bind(mount)) for mount in config.get("mounts") or ()
         ]
         self._rules = (linux.get("resources") or {}).get("devices") or []
         self._default = crun and not self._rules
@@ -51,7 +50,9 @@ class Present:
         return True
 
     def cover(self, path: str) -> str:
-        """Where the bind mount is that lies over *path*; empty when what lies there is the container's own."""
+        """Where the bind mount is that lies over *path*; empty when what lies there is the container's
+        own.
+        """
         out = ""
         for destination, bind in self._mounts:
             if path == destination or path.startswith(destination.rstrip("/") + "/"):

@@ -23,7 +23,8 @@ class Request:
     """A container's wishes: what, and which words of its config they stand in.
 
     `devices` is `("all",)`, or device names in the order asked (none of them for a container that wants the
-    driver and no GPU); `source` is the variable they come from and `kind` the kind of policy that decides on it.
+    driver and no GPU); `source` is the variable they come from and `kind` the kind of policy that decides on
+    it.
     """
 
     __slots__ = ("capabilities", "devices", "kind", "mig_config", "mig_monitor", "source", "words")
@@ -139,9 +140,7 @@ def _all(env: dict[str, str], name: str) -> bool:
     return value != ""
 
 
-def _capabilities(
-    env: dict[str, str], settings: "dict[str, Any]", legacy: bool
-) -> tuple[str, ...]:
+def _capabilities(env: dict[str, str], settings: "dict[str, Any]", legacy: bool) -> tuple[str, ...]:
     supported = settings["supported-driver-capabilities"]
     known = tuple(c for c in CAPABILITIES if c in supported)
     items = _items(env.get(DRIVER_CAPABILITIES, ""))

@@ -33,9 +33,7 @@ class Resolution:
         self.warnings: list[str] = []
 
 
-def resolve(
-    config: "dict[str, Any]", settings: "dict[str, Any]", runtime: str, state_dir: str
-) -> Resolution:
+def resolve(config: "dict[str, Any]", settings: "dict[str, Any]", runtime: str, state_dir: str) -> Resolution:
     """The edits that *config* needs under *settings*, to be run by the low-level *runtime*.
 
     ShimError where the container must not start.
@@ -96,15 +94,14 @@ def _read_node(
         raise InvalidNode(
             "GS0401",
             text,
-            hint='load it (`modprobe nvidia`), or let such containers start without a GPU: gpushim.on-no-driver = "ignore"',
+            hint="load it (`modprobe nvidia`), or let such containers start without a GPU: "
+            'gpushim.on-no-driver = "ignore"',
         )
     out.warnings.append(f"{text}: the container starts without one")
     return None
 
 
-def _finish(
-    out: Resolution, config: "dict[str, Any]", planned: "Plan | None" = None
-) -> Resolution:
+def _finish(out: Resolution, config: "dict[str, Any]", planned: "Plan | None" = None) -> Resolution:
     rest = Plan()
     if planned is None:
         without_record(config, rest)

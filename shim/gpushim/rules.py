@@ -1,7 +1,7 @@
 """linux.resources.devices: what a list of device-cgroup rules allows. Pure.
 
-Source: OCI runtime-spec, config-linux.md, "Allowed Device list": rules are applied in the order listed; a type,
-number or access that is missing stands for any.
+Source: OCI runtime-spec, config-linux.md, "Allowed Device list": rules are applied in the order listed; a
+type, number or access that is missing stands for any.
 """
 
 TYPE_CHECKING = False

@@ -16,8 +16,9 @@ _CAPS = "/dev/nvidia-caps/nvidia-cap"
 class Device:
     """One device the container is to have: *access* is what its cgroup rule gives.
 
-    `mode`, `uid` and `gid` are those of the host's node, which node.look_up fills in: `host` is its numbers, None
-    where there is none. *file_mode* is what the kernel's capability file says, None for devices that have no such.
+    `mode`, `uid` and `gid` are those of the host's node, which node.look_up fills in: `host` is its numbers,
+    None where there is none. *file_mode* is what the kernel's capability file says, None for devices that
+    have no such.
     """
 
     __slots__ = ("access", "file_mode", "gid", "host", "major", "minor", "mode", "path", "uid", "why")
@@ -42,7 +43,9 @@ class Device:
 
 
 class Selection:
-    """The devices a request comes to, what of it is not given and why, and what the administrator should know."""
+    """The devices a request comes to, what of it is not given and why, and what the administrator should
+    know.
+    """
 
     __slots__ = ("devices", "gpus", "later_instances", "warnings", "withheld")
 
@@ -158,13 +161,13 @@ def _control(request: Request, node: Node, out: Selection) -> None:
         )
     else:
         modeset = node.majors.get("nvidia-modeset", major)
-        out.devices.append(
-            Device("/dev/nvidia-modeset", modeset, _MODESET, "rw", by + display[0])
-        )
+        out.devices.append(Device("/dev/nvidia-modeset", modeset, _MODESET, "rw", by + display[0]))
 
 
 def _capability(node: Node, capability: "Capability | None", what: str, why: str) -> Device:
-    """A node of nvidia-caps: reading is enough, since the driver looks at the descriptor and not at its mode."""
+    """A node of nvidia-caps: reading is enough, since the driver looks at the descriptor and not at its
+    mode.
+    """
     found = whole(capability, what)
     major = node.majors.get("nvidia-caps")
     if major is None:

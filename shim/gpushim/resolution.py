@@ -33,12 +33,18 @@ class Resolution:
         self.warnings: list[str] = []
 
 
-def resolve(config: "dict[str, Any]", settings: "dict[str, Any]", runtime: str, state_dir: str) -> Resolution:
+def resolve(
+    config: "dict[str, Any]",
+    settings: "dict[str, Any]",
+    runtime: str,
+    state_dir: str,
+    into: "Resolution | None" = None,
+) -> Resolution:
     """The edits that *config* needs under *settings*, to be run by the low-level *runtime*.
 
-    ShimError where the container must not start.
+    ShimError where the container must not start; *into* then holds what was known until there.
     """
-    out = Resolution()
+    out = into or Resolution()
     out.request = requested(config, settings)
     if out.request is None:
         return _finish(out, config)

@@ -1,0 +1,152 @@
+"""`gpushim explain`: what the shim would do with a bundle, and why."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from gpushim import bundle, settings
+from gpushim.edits import AddDevice, AddGroup, AddMount, AllowDevice, Annotate, RemoveHook
+from gpushim.errors import ShimError
+from gpushim.resolution import Resolution, resolve
+
+SCHEMA = 1
+
+# What each edit is called in JSON, and which of its fields stand there.
+_EDITS: dict[type, tuple[str, tuple[str, ...]]] = {
+    AddDevice: ("device", ("path", "major", "minor", "mode", "uid", "gid")),
+    AllowDevice: ("rule", ("major", "minor", "access")),
+    AddMount: ("mount", ("source", "destination", "options")),
+    AddGroup: ("group", ("gid",)),
+    RemoveHook: ("remove-hook", ("stage", "path")),
+    Annotate: ("annotation", ("value",)),
+}
+
+
+@click.command()
+@click.argument("directory", metavar="BUNDLE", type=click.Path(exists=True, file_okay=False))
+@click.option("--config", "name", default="config.json", help="Name of the config in the bundle.")
+@click.option("--runtime", default="runc", help="The low-level runtime that will run it.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document (docs/explain.md).")
+def explain(directory: str, name: str, runtime: str, as_json: bool) -> None:
+    """Say what BUNDLE's container asks for, what policy says, and each edit with its reason.
+
+    Nothing is changed. Exit status 1 when the container would be refused.
+
+    \b
+    Example:
+      gpushim explain /run/containerd/io.containerd.runtime.v2.task/k8s.io/ID
+    """
+    environ = os.environb
+    found = bundle.open_bundle(directory, name)
+    effective = settings.load(environ)
+    resolution, problem = Resolution(), None
+    try:
+        resolve(found.config, effective, runtime, settings.state_dir(environ), resolution)
+    except ShimError as raised:
+        problem = raised
+    report = as_dict(found.path, resolution, problem)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    sys.exit(1 if problem else 0)
+
+
+def as_dict(path: str, resolution: Resolution, problem: ShimError | None) -> dict[str, Any]:
+    """The report as docs/explain.md describes it."""
+    request, selection = resolution.request, resolution.selection
+    return {
+        "schema": SCHEMA,
+        "config": path,
+        "asked": request
+        and {
+            "source": request.source,
+            "value": request.words,
+            "devices": list(request.devices),
+            "driver_capabilities": list(request.capabilities),
+            "mig_monitor": request.mig_monitor,
+            "mig_config": request.mig_config,
+        },
+        "policy": [
+            {
+                "kind": verdict.kind,
+                "variable": verdict.variable,
+                "granted": verdict.granted,
+                "decided_by": verdict.setting,
+                "missing": verdict.missing,
+            }
+            for verdict in resolution.verdicts
+        ],
+        "edits": [_edit(edit) for edit in resolution.edits],
+        "withheld": [
+            {"what": what, "why": why} for what, why in (selection.withheld if selection else ())
+        ],
+        "warnings": resolution.warnings,
+        "error": problem and {"id": problem.id, "message": problem.args[0], "hint": problem.hint},
+    }
+
+
+def _edit(edit: Any) -> dict[str, Any]:
+    name, fields = _EDITS[type(edit)]
+    values = {field: getattr(edit, field) for field in fields}
+    return {"edit": name, **values, "text": edit.describe(), "why": edit.why}
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    out = Console(highlight=False)
+    out.print(f"[bold]{escape(report['config'])}[/]")
+    _print_asked(out, report["asked"])
+    for verdict in report["policy"]:
+        word = "[green]granted[/]" if verdict["granted"] else f"[red]refused[/]: {verdict['missing']}"
+        by = f"[dim]{escape(verdict['decided_by'])}[/]"
+        out.print(f"[bold]policy[/]   {escape(verdict['variable'])} {word}  {by}")
+    if report["error"]:
+        error = report["error"]
+        out.print(f"[bold red]refused[/]  {error['id']}: {escape(error['message'])}")
+        if error["hint"]:
+            out.print(f"         [dim]hint: {escape(error['hint'])}[/]")
+        return
+    if report["edits"]:
+        out.print(_table("given", "because", [(e["text"], e["why"]) for e in report["edits"]]))
+    else:
+        out.print("[bold]given[/]    nothing: config.json stays as it is, byte for byte")
+    if report["withheld"]:
+        rows = [(item["what"], item["why"]) for item in report["withheld"]]
+        out.print(_table("not given", "because", rows))
+    for text in report["warnings"]:
+        out.print(f"[bold yellow]warning[/]  {escape(text)}")
+
+
+def _print_asked(out: Any, asked: dict[str, Any] | None) -> None:
+    from rich.markup import escape
+
+    if asked is None:
+        out.print("[bold]asks[/]     for no GPU")
+        return
+    out.print(f"[bold]asks[/]     {escape(asked['source'])} = {escape(asked['value'])}")
+    for key, variable in (
+        ("mig_monitor", "NVIDIA_MIG_MONITOR_DEVICES"),
+        ("mig_config", "NVIDIA_MIG_CONFIG_DEVICES"),
+    ):
+        if asked[key]:
+            out.print(f"         {variable} = all")
+    out.print(f"         driver capabilities {','.join(asked['driver_capabilities'])}")
+
+
+def _table(first: str, second: str, rows: list[tuple[str, str]]) -> Any:
+    from rich.box import SIMPLE
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE, padding=(0, 1), header_style="bold")
+    table.add_column(first, overflow="fold")
+    table.add_column(second, overflow="fold")
+    for row in rows:
+        table.add_row(*[Text(cell) for cell in row])
+    return table

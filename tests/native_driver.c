@@ -1,0 +1,41 @@
+/* Every entry point of native.c once, for a build with sanitizers: native_driver DIRECTORY FIFO. */
+#define _GNU_SOURCE
+#include "native.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	struct gs_capability small[1], large[64];
+	struct gs_file *files = calloc(2, sizeof(*files));
+	struct gs_stat stats[2];
+	char paths[4096];
+	int root, fd, n;
+
+	if (argc != 3 || !files)
+		return 2;
+	n = snprintf(paths, sizeof(paths), "/dev/null%c%s/none", '\0', argv[1]);
+	if (n < 0 || n >= (int) sizeof(paths))
+		return 2;
+	gs_stat_many(paths, 2, stats);
+	printf("stat %d %d:%d %d\n", stats[0].error, stats[0].major, stats[0].minor, stats[1].error);
+	printf("capabilities %d %d %d\n", gs_capabilities(argv[1], small, 1), gs_capabilities(argv[1], large, 64),
+	       gs_capabilities("/none", large, 64));
+	n = snprintf(paths, sizeof(paths), "%s%c/proc/version", argv[2], '\0');
+	if (n < 0 || n >= (int) sizeof(paths))
+		return 2;
+	n = gs_read_files(paths, 2, 50, 200, files);
+	printf("files %d %d %d %d\n", n, files[0].error, files[1].error, files[1].size > 0);
+	printf("too many %d\n", gs_read_files(paths, 1 << 20, 50, 200, files));
+	root = open(argv[1], O_PATH | O_DIRECTORY);
+	fd = gs_open_in_root(root, "../../mig", O_PATH, 0);
+	printf("root %d %d\n", fd >= 0, gs_open_in_root(root, "none", O_RDONLY, 0));
+	close(fd);
+	close(root);
+	free(files);
+	return 0;
+}

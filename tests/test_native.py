@@ -1,0 +1,307 @@
+"""cffi_src/native.c through gpushim.linux: every entry point, and what it leaves behind."""
+
+import ast
+import errno
+import os
+import resource
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushim import linux
+from gpushim._native import lib
+
+PACKAGE = Path(linux.__file__).parent
+
+
+def test_stub_declares_what_the_library_has() -> None:
+    tree = ast.parse((PACKAGE / "_native.pyi").read_text())
+    stub = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Lib")
+
+    names = set()
+    for node in stub.body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+
+    assert names == set(dir(lib))
+
+
+def test_stat_many_answers_for_each_path(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/nowhere")
+
+    null, missing, link, odd = linux.stat_many(
+        ["/dev/null", str(tmp_path / "missing"), str(tmp_path / "link"), "/\udcff"]
+    )
+
+    assert null[0] == 0 and stat.S_ISCHR(null[1]) and null[2:4] == [1, 3]
+    assert missing == [errno.ENOENT, 0, 0, 0, 0, 0]
+    assert link[0] == 0 and stat.S_ISLNK(link[1])
+    assert odd[0] == errno.ENOENT
+    assert linux.stat_many([]) == []
+
+
+def write_access(path: Path, text: str = "DeviceFileMinor: 3\nDeviceFileMode: 292\nDeviceFileModify: 1\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_capabilities_walks_the_whole_tree(tmp_path: Path) -> None:
+    write_access(tmp_path / "mig/config", "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n")
+    write_access(tmp_path / "mig/monitor", "DeviceFileMinor: 2\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+    write_access(tmp_path / "gpu0/mig/gi7/access", "DeviceFileMinor: 66\nDeviceFileMode: 292\n")
+    write_access(tmp_path / "gpu0/mig/gi7/ci0/access", "DeviceFileMinor:\t67\nDeviceFileMode: 292\n")
+    write_access(tmp_path / "gpu31/mig/gi14/ci7/access", "DeviceFileMinor: 4322\nDeviceFileMode: 292\n")
+    (tmp_path / "gpu1/mig").mkdir(parents=True)
+    for odd in ("gpux", "gpu", "gpu-1", "gpu0/mig/gi", "gpu0/mig/gi7x", "gpu0/mig/gi7/ci"):
+        (tmp_path / odd).mkdir(parents=True)
+
+    assert sorted(linux.capabilities(str(tmp_path))) == [
+        [-1, 0, -1, 1, 256, 0],
+        [-1, 1, -1, 2, 292, 0],
+        [0, 7, -1, 66, 292, 0],
+        [0, 7, 0, 67, 292, 0],
+        [31, 14, 7, 4322, 292, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("DeviceFileMinor: x\nDeviceFileMode: 292\n", id="no-number"),
+        pytest.param("DeviceFileMinor:\nDeviceFileMode: 292\n", id="no-value"),
+        pytest.param("DeviceFileMinor: -3\nDeviceFileMode: 292\n", id="negative"),
+        pytest.param("DeviceFileMinor: 99999999999999999999\nDeviceFileMode: 292\n", id="too-large"),
+        pytest.param("DeviceFileMinor: 3x\nDeviceFileMode: 292\n", id="more-behind"),
+        pytest.param("DeviceFileMinor: 3\nDeviceFileMode: 99999\n", id="no-mode"),
+        pytest.param("DeviceFileMinor: 3\n", id="mode-missing"),
+        pytest.param("xDeviceFileMinor: 3\nDeviceFileMode: 292\n", id="another-field"),
+        pytest.param("\0" * 4000, id="binary"),
+        pytest.param("x" * 100_000, id="huge"),
+    ],
+)
+def test_nonsense_in_an_access_file_is_that_files_fault(tmp_path: Path, text: str) -> None:
+    write_access(tmp_path / "gpu0/mig/gi1/access", text)
+    write_access(tmp_path / "gpu0/mig/gi2/access")
+
+    rows = sorted(linux.capabilities(str(tmp_path)))
+
+    assert [row[5] for row in rows] == [errno.EINVAL, 0]
+
+
+def test_an_access_file_that_is_a_fifo_or_a_directory_does_not_hold_us(tmp_path: Path) -> None:
+    (tmp_path / "gpu0/mig/gi1").mkdir(parents=True)
+    os.mkfifo(tmp_path / "gpu0/mig/gi1/access")
+    (tmp_path / "gpu0/mig/gi2/access").mkdir(parents=True)
+
+    rows = sorted(linux.capabilities(str(tmp_path)))
+
+    assert [row[5] for row in rows] == [errno.EINVAL, errno.EISDIR]
+
+
+def test_a_tree_of_any_size_comes_whole(tmp_path: Path) -> None:
+    for gpu in range(32):
+        for gi in range(15):
+            write_access(tmp_path / f"gpu{gpu}/mig/gi{gi}/access")
+            write_access(tmp_path / f"gpu{gpu}/mig/gi{gi}/ci0/access")
+
+    assert len(linux.capabilities(str(tmp_path))) == 32 * 15 * 2
+
+
+def test_no_tree_is_an_os_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        linux.capabilities(str(tmp_path / "none"))
+
+    assert raised.value.filename == str(tmp_path / "none")
+
+
+def test_read_files_brings_each_file_or_its_errno(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"text\n")
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+
+    answers = linux.read_files([str(tmp_path / name) for name in ("a", "missing", "large")], 1, 1)
+
+    assert answers == [(0, b"text\n"), (errno.ENOENT, b""), (0, b"x" * lib.GS_FILE_SIZE)]
+
+
+def test_a_file_that_hangs_costs_the_deadline_and_no_other_file(tmp_path: Path) -> None:
+    paths = [str(tmp_path / str(n)) for n in range(5)]
+    for path in paths[::2]:
+        Path(path).write_text(path)
+    for path in paths[1::2]:
+        os.mkfifo(path)
+    started = time.monotonic()
+
+    answers = linux.read_files(paths, 0.05, 0.3)
+
+    assert 0.25 < time.monotonic() - started < 2
+    assert [answer[0] for answer in answers] == [0, errno.ETIMEDOUT, 0, errno.ETIMEDOUT, 0]
+    assert answers[4] == (0, paths[4].encode())
+
+
+def test_a_file_that_is_slow_comes_through(tmp_path: Path) -> None:
+    path = tmp_path / "slow"
+    os.mkfifo(path)
+    writer = subprocess.Popen(["sh", "-c", f"sleep 0.3; echo late > {path}"])
+
+    assert linux.read_files([str(path)], 0.05, 5) == [(0, b"late\n")]
+    assert writer.wait() == 0
+
+
+def test_a_lost_reader_holds_nothing_of_ours_and_ends_by_itself(tmp_path: Path) -> None:
+    fifo = tmp_path / "hangs"
+    os.mkfifo(fifo)
+    kept, other = os.pipe()
+    os.set_inheritable(other, True)
+
+    linux.read_files([str(fifo)], 0.05, 0.2)
+    os.close(other)
+
+    os.set_blocking(kept, False)
+    assert os.read(kept, 1) == b""  # end of file at once: no reader has the other end
+    os.close(kept)
+    deadline = time.monotonic() + 5
+    while (left := _processes_that_open(fifo)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def _processes_that_open(path: Path) -> list[str]:
+    """Processes of this command line that sleep in an open(2) of a FIFO."""
+    out = []
+    mine = Path("/proc/self/cmdline").read_bytes()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            same = (process / "cmdline").read_bytes() == mine and process.name != str(os.getpid())
+            if same and os.readlink(process / "cwd") == "/":
+                out.append(process.name)
+        except OSError:
+            continue
+    return out
+
+
+def test_a_path_in_a_root_stays_in_the_root(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "etc").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (root / "etc/here").write_text("here")
+    (root / "absolute").symlink_to("/etc")
+    (root / "up").symlink_to("../../../../../../outside")
+    (root / "loop").symlink_to("loop")
+    (root / "magic").symlink_to("/proc/self/fd/0")
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+
+    for path in ("etc/here", "/etc/here", "../../etc/here", "absolute/here"):
+        opened = linux.open_in_root(fd, path, os.O_RDONLY)
+        assert os.read(opened, 10) == b"here"
+        assert not os.get_inheritable(opened)
+        os.close(opened)
+    for path, number in (("up/secret", errno.ENOENT), ("loop", errno.ELOOP), ("etc/none", errno.ENOENT)):
+        with pytest.raises(OSError) as raised:
+            linux.open_in_root(fd, path, os.O_RDONLY)
+        assert (raised.value.errno, raised.value.filename) == (number, path)
+    made = linux.open_in_root(fd, "absolute/new", os.O_WRONLY | os.O_CREAT, 0o640)
+    os.close(made)
+    assert (root / "etc/new").exists()
+    os.close(fd)
+
+
+def test_a_component_that_is_swapped_never_leads_out(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for directory in (root / "d", outside):
+        directory.mkdir(parents=True)
+        (directory / "file").write_text(directory.name)
+    (root / "swap").symlink_to(outside)
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    swapper = subprocess.Popen(
+        [sys.executable, "-c", _SWAP, str(root / "d"), str(root / "swap")], stdout=subprocess.PIPE
+    )
+    assert swapper.stdout is not None and swapper.stdout.readline() == b"swapping\n"
+
+    seen = set()
+    for _ in range(3000):
+        try:
+            opened = linux.open_in_root(fd, "d/file", os.O_RDONLY)
+        except OSError as problem:
+            seen.add(errno.errorcode[problem.errno or 0])
+            continue
+        seen.add(os.read(opened, 20).decode())
+        os.close(opened)
+    swapper.kill()
+    swapper.wait()
+    swapper.stdout.close()
+    os.close(fd)
+
+    assert "outside" not in seen
+    assert "d" in seen
+
+
+_SWAP = """
+import ctypes, sys
+print("swapping", flush=True)
+libc = ctypes.CDLL(None)
+a, b = (path.encode() for path in sys.argv[1:])
+while True:
+    libc.renameat2(-100, a, -100, b, 2)
+"""
+
+
+def test_no_entry_point_leaks_memory_or_descriptors(tmp_path: Path) -> None:
+    write_access(tmp_path / "gpu0/mig/gi1/access")
+    (tmp_path / "file").write_text("text")
+    fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+
+    def once() -> None:
+        linux.stat_many(["/dev/null"] * 100)
+        linux.capabilities(str(tmp_path))
+        linux.read_files([str(tmp_path / "file"), str(tmp_path / "none")], 1, 1)
+        os.close(linux.open_in_root(fd, "file", os.O_RDONLY))
+        for wrong in (lambda: linux.capabilities("/none"), lambda: linux.open_in_root(fd, "none", 0)):
+            with pytest.raises(OSError):
+                wrong()
+
+    for _ in range(50):
+        once()
+    descriptors = os.listdir("/proc/self/fd")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(500):
+        once()
+
+    assert os.listdir("/proc/self/fd") == descriptors
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 2048  # KiB
+    os.close(fd)
+
+
+def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
+    checkout = Path(__file__).parent.parent
+    write_access(tmp_path / "tree/mig/config")
+    write_access(tmp_path / "tree/gpu0/mig/gi1/access")
+    write_access(tmp_path / "tree/gpu0/mig/gi1/ci0/access", "x" * 300)
+    os.mkfifo(tmp_path / "fifo")
+    sources = [str(checkout / "cffi_src/native.c"), str(checkout / "tests/native_driver.c")]
+    flags = ["-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror"]
+    warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes", "-Wstrict-prototypes", "-Wformat=2"]
+    driver = str(tmp_path / "driver")
+    include = f"-I{checkout / 'cffi_src'}"
+    subprocess.run(["gcc", *flags, *warnings, include, "-o", driver, *sources, "-lrt"], check=True)
+
+    done = subprocess.run(
+        [driver, str(tmp_path / "tree"), str(tmp_path / "fifo")], capture_output=True, text=True
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        f"stat 0 1:3 {errno.ENOENT}",
+        f"capabilities 3 3 {-errno.ENOENT}",
+        f"files 1 {errno.ETIMEDOUT} 0 1",
+        f"too many {-errno.E2BIG}",
+        f"root 1 {-errno.ENOENT}",
+    ]
+    assert done.returncode == 0

@@ -1,6 +1,7 @@
 """cffi_src/native.c through gpushim.linux: every entry point, and what it leaves behind."""
 
 import ast
+import contextlib
 import errno
 import os
 import resource
@@ -46,7 +47,9 @@ def test_stat_many_answers_for_each_path(tmp_path: Path) -> None:
     assert linux.stat_many([]) == []
 
 
-def write_access(path: Path, text: str = "DeviceFileMinor: 3\nDeviceFileMode: 292\nDeviceFileModify: 1\n") -> None:
+def write_access(
+    path: Path, text: str = "DeviceFileMinor: 3\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -177,12 +180,11 @@ def _processes_that_open(path: Path) -> list[str]:
     out = []
     mine = Path("/proc/self/cmdline").read_bytes()
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            same = (process / "cmdline").read_bytes() == mine and process.name != str(os.getpid())
-            if same and os.readlink(process / "cwd") == "/":
-                out.append(process.name)
-        except OSError:
+        if process.name == str(os.getpid()) or not process.joinpath("cmdline").exists():
             continue
+        with contextlib.suppress(OSError):  # it ended while we looked
+            if (process / "cmdline").read_bytes() == mine and os.readlink(process / "cwd") == "/":
+                out.append(process.name)
     return out
 
 
@@ -286,7 +288,14 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     write_access(tmp_path / "tree/gpu0/mig/gi1/ci0/access", "x" * 300)
     os.mkfifo(tmp_path / "fifo")
     sources = [str(checkout / "cffi_src/native.c"), str(checkout / "tests/native_driver.c")]
-    flags = ["-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror"]
+    flags = [
+        "-g",
+        "-O1",
+        "-std=gnu11",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+        "-Werror",
+    ]
     warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes", "-Wstrict-prototypes", "-Wformat=2"]
     driver = str(tmp_path / "driver")
     include = f"-I{checkout / 'cffi_src'}"

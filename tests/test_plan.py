@@ -145,7 +145,12 @@ def test_later_instances_get_the_one_rule_for_every_minor() -> None:
     assert described(out) == [NODE, RULE, "rule allow c 237:* r", RECORD]
     tree = config()
     edits.apply(tree, out.edits)
-    assert tree["linux"]["resources"]["devices"][-1] == {"allow": True, "type": "c", "major": 237, "access": "r"}
+    assert tree["linux"]["resources"]["devices"][-1] == {
+        "allow": True,
+        "type": "c",
+        "major": 237,
+        "access": "r",
+    }
 
 
 def test_a_node_that_belongs_to_a_group_brings_the_group() -> None:

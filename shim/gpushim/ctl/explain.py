@@ -81,9 +81,7 @@ def as_dict(path: str, resolution: Resolution, problem: ShimError | None) -> dic
             for verdict in resolution.verdicts
         ],
         "edits": [_edit(edit) for edit in resolution.edits],
-        "withheld": [
-            {"what": what, "why": why} for what, why in (selection.withheld if selection else ())
-        ],
+        "withheld": [{"what": what, "why": why} for what, why in (selection.withheld if selection else ())],
         "warnings": resolution.warnings,
         "error": problem and {"id": problem.id, "message": problem.args[0], "hint": problem.hint},
     }

@@ -19,7 +19,7 @@ SCHEMA = 1
 @click.command("node")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document (docs/node.md).")
 def command(as_json: bool) -> None:
-    """Show the GPUs of this host, their MIG instances and capabilities, and the device nodes of each.
+    """Show this host's GPUs, their MIG instances and capabilities, and the device nodes of each.
 
     No driver is initialised. Exit status 1 when there is no driver, or a node is missing or has stale numbers.
     """
@@ -128,31 +128,33 @@ def _gpu(gpu: Gpu, major: int, look: _Looked) -> dict[str, Any]:
     out["node"] = look.at(f"/dev/nvidia{gpu.minor}", major, gpu.minor)
     for gi, instance in sorted(gpu.instances.items()):
         computes = [
-            {"id": ci, **look.capability(capability)}
-            for ci, capability in sorted(instance.computes.items())
+            {"id": ci, **look.capability(capability)} for ci, capability in sorted(instance.computes.items())
         ]
-        out["instances"].append(
-            {"id": gi, **look.capability(instance.access), "compute_instances": computes}
-        )
+        out["instances"].append({"id": gi, **look.capability(instance.access), "compute_instances": computes})
     return out
 
 
 def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.tree import Tree
 
     out = Console(highlight=False)
-    tree = Tree(f"[bold]driver[/] {report['driver'] or 'not loaded'}")
-    control = tree.add("control nodes")
-    for one in report["nodes"]:
-        control.add(_node(one))
+    tree = Tree(f"[bold]driver[/] {escape(report['driver'] or 'not loaded')}")
+    if report["nodes"]:
+        control = tree.add("control nodes")
+        for one in report["nodes"]:
+            control.add(_node(one))
     if report["capabilities"]:
         capabilities = tree.add("capabilities")
         for one in report["capabilities"]:
             capabilities.add(f"{one['name']}  {_node(one)}")
     for gpu in report["gpus"]:
-        name = f"[bold]GPU {gpu['index']}[/] {gpu['model'] or ''} [dim]{gpu['bus']} {gpu['uuid'] or 'no UUID yet'}[/]"
-        branch = tree.add(f"{name}  [red]{gpu['fault']}[/]" if gpu["fault"] else name)
+        title = f"[bold]GPU {gpu['index']}[/] {escape(gpu['model'] or '')}"
+        title += f" [dim]{escape(gpu['bus'])} {escape(gpu['uuid'] or 'no UUID yet')}[/]"
+        if gpu["fault"]:
+            title += f"  [red]{escape(gpu['fault'])}[/]"
+        branch = tree.add(title)
         if gpu["node"]:
             branch.add(_node(gpu["node"]))
         for instance in gpu["instances"]:
@@ -161,11 +163,11 @@ def _print(report: dict[str, Any]) -> None:
                 leaf.add(f"compute instance {compute['id']}  {_node(compute)}")
     out.print(tree)
     for problem in report["problems"]:
-        out.print(f"[yellow]problem[/]  {problem}")
+        out.print(f"[yellow]problem[/]  {escape(problem)}")
 
 
 def _node(one: dict[str, Any]) -> str:
-    if "fault" in one and "path" not in one:
+    if "path" not in one:
         return f"[red]{one['fault']}[/]"
     numbers = f"[dim]{one['major']}:{one['minor']}[/]"
     state = f"[green]{one['mode']}[/]" if one["host"] == "present" else f"[red]{one['host']}[/]"

@@ -1,0 +1,71 @@
+"""What the hot half loads: names, since those are exact and need no quiet machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gpushim
+
+SITE = Path(gpushim.__file__).parent.parent
+
+# Each name is a decision: what a create pays for beyond a bare interpreter.
+HOT = {
+    "_json",
+    "errno",
+    "gpushim",
+    "gpushim.argv",
+    "gpushim.bundle",
+    "gpushim.edits",
+    "gpushim.errors",
+    "gpushim.files",
+    "gpushim.json_text",
+    "gpushim.log",
+    "gpushim.main",
+    "gpushim.plan",
+    "gpushim.policy",
+    "gpushim.present",
+    "gpushim.request",
+    "gpushim.resolution",
+    "gpushim.rules",
+    "gpushim.settings",
+    "gpushim.state",
+}
+# And what a container that really gets a GPU pays for on top.
+GPU = {
+    "_cffi_backend",
+    "gpushim._native",
+    "gpushim._native.lib",
+    "gpushim.linux",
+    "gpushim.node",
+    "gpushim.selection",
+}
+
+
+def loaded(program: str) -> set[str]:
+    """The modules that *program* leaves in sys.modules beyond those of a bare interpreter."""
+    bare = "import sys\nbefore = set(sys.modules)\n"
+    path = f"sys.path.insert(0, {str(SITE)!r})\n"
+    end = "\nprint(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", bare + path + program + end],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_the_shim_loads_only_what_it_needs() -> None:
+    assert loaded("import gpushim.main") <= HOT
+
+
+def test_a_gpu_loads_only_what_it_needs() -> None:
+    assert loaded("import gpushim.main, gpushim.node, gpushim.selection") <= HOT | GPU
+
+
+def test_the_c_part_is_not_loaded_for_a_container_that_asks_for_nothing() -> None:
+    assert "_cffi_backend" not in loaded("import gpushim.main")
+
+
+def test_the_package_itself_loads_nothing() -> None:
+    assert loaded("import gpushim.ctl") == {"gpushim", "gpushim.ctl"}

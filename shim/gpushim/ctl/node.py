@@ -19,7 +19,7 @@ SCHEMA = 1
 @click.command("node")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document (docs/node.md).")
 def command(as_json: bool) -> None:
-    """Show this host's GPUs, their MIG instances and capabilities, and the device nodes of each.
+    """Show this host's GPUs and MIG instances, and the device node of each.
 
     No driver is initialised. Exit status 1 when there is no driver, or a node is missing or has stale numbers.
     """

@@ -1,0 +1,174 @@
+"""`make bench`: what gpushim adds, in units measured in the same run, since machines differ.
+
+P is the wall time of `PYTHON -I -S -c pass` with the interpreter that the launcher execs, N that of a static C
+program that does nothing. Cases are interleaved, each on a fresh copy of its config.json, which is not timed.
+"""
+
+import copy
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests import fakenode
+
+RUNS = int(os.environ.get("RUNS", "60"))
+BIN = Path(sys.executable).parent
+LAUNCHER = str(BIN / "gpushim-runtime")
+PYTHON = str(BIN / f"python{sys.version_info.major}.{sys.version_info.minor}")
+
+
+class Case:
+    """One command line, timed again and again; *before* puts back what the last run changed."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        env: dict[str, str] | None = None,
+        before: Callable[[], None] = lambda: None,
+        budget: str = "",
+        unit: str = "P",
+        less: str = "",
+    ) -> None:
+        self.name = name
+        self.argv = argv
+        self.env = {**os.environ, **(env or {})}
+        self.before = before
+        self.budget = budget
+        self.unit = unit
+        self.less = less
+        self.times: list[float] = []
+        self.memory = 0
+
+    def run(self, null: int) -> None:
+        self.before()
+        actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1)]
+        started = time.perf_counter_ns()
+        pid = os.posix_spawn(self.argv[0], self.argv, self.env, file_actions=actions)
+        _, status, usage = os.wait4(pid, 0)
+        self.times.append((time.perf_counter_ns() - started) / 1e6)
+        self.memory = max(self.memory, usage.ru_maxrss)
+        if status:
+            raise SystemExit(f"{self.name}: exit status {os.waitstatus_to_exitcode(status)}")
+
+
+def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
+    nothing = directory / "nothing"
+    source = directory / "nothing.c"
+    source.write_text("int main(void) { return 0; }\n")
+    subprocess.run(["gcc", "-O2", "-static", "-o", str(nothing), str(source)], check=True)
+    out = [
+        Case("N: a static C program", [str(nothing)]),
+        Case("P: a bare interpreter", [PYTHON, "-I", "-S", "-c", "pass"]),
+    ]
+
+    def environment(name: str, node: str) -> dict[str, str]:
+        root = directory / name
+        fakenode.build(root, node)
+        with (root / "config.toml").open("a") as settings:
+            settings.write(f'\n[nvidia-container-runtime]\nruntimes = ["{nothing}"]\n')
+        return {"GPUSHIM_CONFIG": str(root / "config.toml"), "GPUSHIM_STATE": str(root / "state")}
+
+    def create(name: str, env: dict[str, str], *variables: str, cold: bool = False, **more: Any) -> None:
+        bundle = directory / f"bundle {len(out)}"
+        bundle.mkdir()
+        tree = copy.deepcopy(config)
+        tree["process"]["env"] += variables
+        (bundle / "fresh").write_text(json.dumps(tree, separators=(",", ":")))
+
+        def before() -> None:
+            shutil.copyfile(bundle / "fresh", bundle / "config.json")
+            if cold:
+                shutil.rmtree(env["GPUSHIM_STATE"], ignore_errors=True)
+
+        argv = [LAUNCHER, "--root", "/x", "--log", "/dev/null", "create", "--bundle", str(bundle), "id"]
+        out.append(Case(name, argv, env=env, before=before, **more))
+
+    eight = environment("eight-gpus", "eight-gpus")
+    cold = environment("cold", "eight-gpus")
+    sixteen = environment("sixteen-gpus", "sixteen-gpus")
+    visible = "NVIDIA_VISIBLE_DEVICES="
+    out.append(
+        Case("pass-through (`state`), added", [LAUNCHER, "--root", "/x", "state", "id"], env=eight, budget="1", unit="N", less="N")
+    )  # fmt: skip
+    create("create that asks for nothing, added", eight, budget="1.5", unit="N", less="N")
+    create("create with a trigger, `void`", eight, visible + "void", budget="1.3")
+    create("create, `all` on 8 GPUs", eight, visible + "all", budget="1.6")
+    create(
+        "create, 16 GPUs x 7 MIG, `all` + monitor",
+        sixteen,
+        visible + "all",
+        "NVIDIA_MIG_MONITOR_DEVICES=all",
+        budget="1.5",
+        unit="8-GPU create",
+    )
+    create("first create, cold state, 8 GPUs", cold, visible + "all", cold=True, budget="6")
+    return out
+
+
+def report(all_cases: list[Case]) -> None:
+    median = {case.name: statistics.median(case.times) for case in all_cases}
+    n, p = (median[case.name] for case in all_cases[:2])
+    eight = median["create, `all` on 8 GPUs"]
+    units = {"N": n, "P": p, "8-GPU create": eight}
+    table = Table(title=f"{RUNS} runs, interleaved; Python {sys.version.split()[0]}")
+    for column in ("", "min ms", "median ms", "max ms", "in units", "at most", "peak MiB"):
+        table.add_column(column, justify="left" if not column else "right")
+    for case in all_cases:
+        ratio = (median[case.name] - (units[case.less] if case.less else 0)) / units[case.unit]
+        over = case.budget and ratio > float(case.budget)
+        table.add_row(
+            case.name,
+            f"{min(case.times):.2f}",
+            f"{median[case.name]:.2f}",
+            f"{max(case.times):.2f}",
+            f"{ratio:.2f} {case.unit}",
+            f"[red]{case.budget}[/]" if over else case.budget,
+            f"{case.memory / 1024:.1f}",
+        )
+    Console(width=120).print(table)
+    creates = [case for case in all_cases if case.name.startswith("create")]
+    print(f"peak memory of a create: {max(case.memory for case in creates) / 1024:.1f} MiB (at most 14)")
+
+
+def hooks_injected(case: Case) -> int:
+    bundle = Path(case.argv[case.argv.index("--bundle") + 1])
+    return sum(
+        len(stage) for stage in json.loads((bundle / "config.json").read_text()).get("hooks", {}).values()
+    )
+
+
+def main() -> None:
+    captured = Path(__file__).parent.parent / "oci-fixtures/good/seed-pod/config.json"
+    config = json.loads(captured.read_text())
+    config["process"]["env"] = [e for e in config["process"]["env"] if not e.startswith("NVIDIA_")]
+    null = os.open("/dev/null", os.O_RDWR)
+    with tempfile.TemporaryDirectory() as directory:
+        all_cases = cases(Path(directory), config)
+        for case in all_cases:  # settings, node inventory and page cache warm
+            case.run(null)
+            case.times.clear()
+        for _ in range(RUNS):
+            for case in all_cases:
+                case.run(null)
+        report(all_cases)
+        last = next(case for case in all_cases if "`all` on 8" in case.name)
+        print(
+            f"config.json: {len(json.dumps(config)) / 1024:.0f} KiB; hooks injected: {hooks_injected(last)} (at most 0)"
+        )
+
+
+if __name__ == "__main__":
+    main()

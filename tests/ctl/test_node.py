@@ -12,7 +12,7 @@ def test_the_seeds_node(shim: Shim) -> None:
     report = json.loads(shim.ctl("node", "--json").stdout)
 
     assert (report["schema"], report["driver"]) == (1, "580.126.09")
-    assert [one["path"] for one in report["nodes"]][0] == "/dev/nvidiactl"
+    assert report["nodes"][0]["path"] == "/dev/nvidiactl"
     assert [(one["name"], one["minor"]) for one in report["capabilities"]] == [
         ("mig/config", 1),
         ("mig/monitor", 2),

@@ -40,9 +40,9 @@ void gs_stat_many(const char *paths, int count, struct gs_stat *out)
 int gs_open_in_root(int root, const char *path, int flags, int mode)
 {
 	struct open_how how = {
-		.flags = (uint64_t) flags | O_CLOEXEC,
-		.mode = flags & O_CREAT ? (uint64_t) mode : 0,
-		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+	    .flags = (uint64_t) flags | O_CLOEXEC,
+	    .mode = flags & O_CREAT ? (uint64_t) mode : 0,
+	    .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
 	};
 	long fd = syscall(SYS_openat2, root, path, &how, sizeof(how));
 
@@ -213,7 +213,8 @@ static long now_ms(void)
 	return t.tv_sec * 1000L + t.tv_nsec / 1000000L;
 }
 
-/* SIGKILL to ourselves after ms: nobody need know our pid, and it cannot be caught. In D state it waits for its turn. */
+/* SIGKILL to ourselves after ms: nobody need know our pid, and it cannot be caught. In D state it waits for its turn.
+ */
 static void die_after(int ms)
 {
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};

@@ -22,10 +22,12 @@ def main(args: list[str]) -> "NoReturn":
     """`compile`, or `shim HANDLER RUNTIME IGNORED-SIGNALS` and the engine's own arguments (launcher.c)."""
     if args[0] == "compile":
         sys.exit(_compile())
-    _, handler, runtime, ignored, *rest = args
-    call = argv.parse(rest, runtime)
+    _, _handler, runtime, ignored, *rest = args
+    call = argv.Call()
     try:
-        prepare(call, handler, runtime)
+        call = argv.parse(rest, runtime)
+        if call.command in argv.MAKERS:
+            prepare(call, runtime)
     except (ShimError, OSError, MemoryError) as problem:
         log.report(_words(problem), call)
         sys.exit(1)
@@ -33,7 +35,7 @@ def main(args: list[str]) -> "NoReturn":
     os.execv(runtime, [runtime, *rest])
 
 
-def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
+def prepare(call: "argv.Call", runtime: str) -> None:
     """Edit the bundle of *call* on disk, if its container asks for anything."""
     started = time.monotonic()
     found = bundle.open_bundle(call.bundle, call.config)
@@ -54,7 +56,7 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
 
 def _compile() -> int:
     try:
-        return 0 if settings.compile(os.environ) else _EX_CONFIG
+        return 0 if settings.refresh(os.environ) else _EX_CONFIG
     except (ShimError, OSError) as problem:
         os.write(2, f"gpushim: {_words(problem)}\n".encode())
         return _EX_CONFIG

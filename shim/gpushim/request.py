@@ -142,7 +142,7 @@ def _all(env: dict[str, str], name: str) -> bool:
 
 def _capabilities(env: dict[str, str], settings: "dict[str, Any]", legacy: bool) -> tuple[str, ...]:
     supported = settings["supported-driver-capabilities"]
-    known = tuple(c for c in CAPABILITIES if c in supported)
+    known = tuple(c for c in CAPABILITIES if c in _items(supported))
     items = _items(env.get(DRIVER_CAPABILITIES, ""))
     if settings["gpushim.driver-capabilities"] == "all" or (legacy and not items):
         return known

@@ -39,7 +39,7 @@ def explain(directory: str, name: str, runtime: str, as_json: bool) -> None:
     Example:
       gpushim explain /run/containerd/io.containerd.runtime.v2.task/k8s.io/ID
     """
-    environ = os.environb
+    environ = dict(os.environb)
     found = bundle.open_bundle(directory, name)
     effective = settings.load(environ)
     resolution, problem = Resolution(), None

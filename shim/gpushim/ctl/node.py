@@ -21,9 +21,9 @@ SCHEMA = 1
 def command(as_json: bool) -> None:
     """Show this host's GPUs and MIG instances, and the device node of each.
 
-    No driver is initialised. Exit status 1 when there is no driver, or a node is missing or has stale numbers.
+    No driver is initialised. Exit status 1 when there is no driver, or something is wrong with a node.
     """
-    environ = os.environb
+    environ = dict(os.environb)
     effective = settings.load(environ)
     found = node.read_node(effective, settings.state_dir(environ), patient=True)
     report = as_dict(found, effective["gpushim.roots.proc"])

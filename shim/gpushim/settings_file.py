@@ -1,0 +1,236 @@
+"""config.toml: its keys, what they may hold, and how it is compiled. Cold: started when settings are stale.
+
+The NVIDIA Container Toolkit's keys keep their names and meanings, so that its file works as it is; our own
+are below `gpushim`. Values are one flat dict, dotted key to value.
+"""
+
+import difflib
+import os
+import stat
+from typing import Any
+
+from gpushim import __version__
+from gpushim.errors import InvalidSettings
+from gpushim.json_text import dumps
+from gpushim.policy import KINDS
+from gpushim.request import CAPABILITIES
+from gpushim.settings_schema import ANSWERS, BY_NAME, KEYS, Key
+from gpushim.toml_lines import line_of
+
+LIMIT = 1 << 20  # bytes
+
+RULES = "gpushim.policy.rules"
+RUNTIMES = "gpushim.runtimes"
+_TYPES = {bool: "true or false", str: "a string", float: "a number", list: "a list of strings"}
+
+
+class Effective:
+    """Every setting's value and where it comes from, and what the administrator should know."""
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self.values: dict[str, Any] = {key.name: key.default for key in KEYS}
+        self.values |= {RULES: [], RUNTIMES: {}}
+        self.sources = dict.fromkeys(self.values, "default")
+        self.warnings: list[str] = []
+
+
+def defaults() -> dict[str, Any]:
+    """The values of a node without a config.toml."""
+    return Effective().values
+
+
+def effective(path: str, variable: str = "") -> Effective:
+    """The settings of the file *path* over the defaults; empty: the defaults.
+
+    *variable* is the environment variable that names the file, empty where none does. InvalidSettings with
+    file, line and key.
+    """
+    out = Effective(path)
+    if path:
+        text = _read(path, variable)
+        _fill(_tables(text, path), (), text, out)
+    _derive(out)
+    return out
+
+
+def compiled(values: dict[str, Any], path: str, identity: str) -> bytes:
+    """What settings.py and the launcher read: NUL-terminated `key=value` records, the JSON text last."""
+    records = [f"gpushim-settings={__version__}", f"config={path}", f"identity={identity}"]
+    records += [f"candidate={one}" for one in values["nvidia-container-runtime.runtimes"]]
+    for handler, table in values[RUNTIMES].items():
+        records += [f"candidate:{handler}={one}" for one in table.get("runtimes", ())]
+    triggers = [one.strip() for one in values["swarm-resource"].split(",")]
+    triggers += values["gpushim.annotation-prefixes"]
+    records += [f"trigger={one}" for one in triggers if one]
+    records.append(f"json={dumps(values)}")
+    return "".join([f"{record}\0" for record in records]).encode("utf-8", "surrogateescape")
+
+
+def _read(path: str, variable: str) -> str:
+    try:
+        # O_NONBLOCK: a FIFO in the place of the file must not hold every create.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as problem:
+        hint = f"{variable} names it" if variable else ""
+        raise InvalidSettings("GS0501", f"{path}: is not there", hint=hint) from problem
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InvalidSettings("GS0502", f"{path}: is not a regular file")
+        data = file.read(LIMIT + 1)
+    if len(data) > LIMIT:
+        raise InvalidSettings("GS0503", f"{path}: is larger than {LIMIT >> 20} MiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = data[: problem.start].count(b"\n") + 1
+        raise InvalidSettings("GS0504", f"{path}:{line}: is not UTF-8") from problem
+
+
+def _tables(text: str, path: str) -> dict[str, Any]:
+    import tomlkit  # 2 P: only where there is a file, and only when it has changed
+    from tomlkit.exceptions import ParseError, TOMLKitError
+
+    try:
+        return tomlkit.parse(text).unwrap()
+    except ParseError as problem:
+        where, _, what = str(problem).rpartition(" at line ")
+        line = what.partition(" ")[0]
+        raise InvalidSettings("GS0505", f"{path}:{line}: {where or problem}") from problem
+    except (TOMLKitError, ValueError, RecursionError) as problem:
+        raise InvalidSettings("GS0506", f"{path}: {type(problem).__name__}: {problem}") from problem
+
+
+def _fill(table: dict[str, Any], way: tuple[str, ...], text: str, out: Effective) -> None:
+    """Take over each value of *table*, which stands at *way*."""
+    for name, value in table.items():
+        step = (*way, name)
+        key = ".".join(step)
+        where = f"{out.path}:{line_of(text, step)}"
+        if key == RULES:
+            _check_rules(value, where)
+        elif key == RUNTIMES:
+            _check_runtimes(value, where)
+        elif key in BY_NAME:
+            _check(BY_NAME[key], value, where)
+        elif any(known.startswith(key + ".") for known in (*BY_NAME, RULES, RUNTIMES)):
+            if not isinstance(value, dict):
+                raise InvalidSettings("GS0507", f"{where}: {key}: is a table, not {value!r}")
+            _fill(value, step, text, out)
+            continue
+        else:
+            out.warnings.append(f"{where}: {key}: unknown key{_near(key)}")
+            continue
+        out.values[key] = value
+        out.sources[key] = where
+
+
+def _near(key: str) -> str:
+    near = difflib.get_close_matches(key, [*BY_NAME, RULES, RUNTIMES], 1)
+    return f", is {near[0]} meant?" if near else ""
+
+
+def _check(key: Key, value: Any, where: str) -> None:
+    kinds = (int, float) if key.type is float else key.type
+    right = isinstance(value, kinds) and not (key.type is float and isinstance(value, bool))
+    if key.type is list and right:
+        right = all(isinstance(item, str) for item in value)
+    if not right:
+        raise InvalidSettings("GS0508", f"{where}: {key.name}: must be {_TYPES[key.type]}, not {value!r}")
+    if key.choices and value not in key.choices:
+        known = ", ".join([repr(choice) for choice in key.choices])
+        raise InvalidSettings("GS0509", f"{where}: {key.name}: must be one of {known}, not {value!r}")
+    texts = [value] if key.type is str else value if key.type is list else []
+    if any("\0" in text for text in texts):
+        raise InvalidSettings("GS0510", f"{where}: {key.name}: holds a NUL character")
+    if key.type is float and not 0 < value < 3600:
+        raise InvalidSettings("GS0511", f"{where}: {key.name}: must be above 0 and below 3600, not {value!r}")
+    if value == "csv":
+        raise InvalidSettings(
+            "GS0512", f"{where}: {key.name}: 'csv' (Tegra) is not supported", hint="use 'auto'"
+        )
+    if key.name == "supported-driver-capabilities" and value != "all":
+        _check_capabilities(value, where)
+    if key.name.startswith("gpushim.roots.") and not value.startswith("/"):
+        raise InvalidSettings("GS0513", f"{where}: {key.name}: must be an absolute path, not {value!r}")
+
+
+def _check_capabilities(value: str, where: str) -> None:
+    for item in [part.strip() for part in value.split(",")]:
+        if item and item not in CAPABILITIES:
+            raise InvalidSettings(
+                "GS0514",
+                f"{where}: supported-driver-capabilities: unknown capability {item!r}",
+                hint=f"the capabilities are {', '.join(CAPABILITIES)}, or all",
+            )
+
+
+def _check_rules(rules: Any, where: str) -> None:
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise InvalidSettings("GS0515", f"{where}: {RULES}: is a list of tables, [[{RULES}]]")
+    for n, rule in enumerate(rules):
+        spot = f"{where}: {RULES}[{n}]"
+        for name, value in rule.items():
+            _check_rule(name, value, f"{spot}.{name}")
+        if not set(rule) & set(KINDS):
+            raise InvalidSettings(
+                "GS0516", f"{spot}: names no kind", hint=f"the kinds are {', '.join(KINDS)}"
+            )
+
+
+def _check_rule(name: str, value: Any, spot: str) -> None:
+    if name in KINDS:
+        if value not in ANSWERS:
+            known = ", ".join([repr(answer) for answer in ANSWERS])
+            raise InvalidSettings("GS0517", f"{spot}: must be one of {known}, not {value!r}")
+    elif name == "uid":
+        uids = value if isinstance(value, list) else [value]
+        if not all(isinstance(uid, int) and not isinstance(uid, bool) and uid >= 0 for uid in uids):
+            raise InvalidSettings("GS0518", f"{spot}: must be a uid or a list of uids, not {value!r}")
+    elif name == "user-namespace":
+        if not isinstance(value, bool):
+            raise InvalidSettings("GS0519", f"{spot}: must be true or false, not {value!r}")
+    elif name == "annotation":
+        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+            raise InvalidSettings("GS0520", f"{spot}: is a table of strings, not {value!r}")
+    else:
+        raise InvalidSettings(
+            "GS0521",
+            f"{spot}: is nothing a rule can match or decide",
+            hint=f"a rule matches uid, user-namespace, annotation, and decides {', '.join(KINDS)}",
+        )
+
+
+def _check_runtimes(runtimes: Any, where: str) -> None:
+    if not isinstance(runtimes, dict):
+        raise InvalidSettings("GS0522", f"{where}: {RUNTIMES}: is a table, not {runtimes!r}")
+    for handler, table in runtimes.items():
+        spot = f"{where}: {RUNTIMES}.{handler}"
+        if not isinstance(table, dict) or set(table) - {"runtimes", "engine"}:
+            raise InvalidSettings("GS0523", f"{spot}: is a table that holds runtimes and engine")
+        if "=" in handler or "/" in handler or "\0" in handler:
+            raise InvalidSettings("GS0524", f"{spot}: is no name of an executable")
+        if "runtimes" in table:
+            _check(Key(f"{RUNTIMES}.{handler}.runtimes", list, [], ""), table["runtimes"], where)
+        if "engine" in table:
+            choices = BY_NAME["gpushim.engine"].choices
+            _check(Key(f"{RUNTIMES}.{handler}.engine", str, "", "", choices), table["engine"], where)
+
+
+def _derive(out: Effective) -> None:
+    """The defaults that hang on another key, and what a value stands for."""
+    values, sources = out.values, out.sources
+    if values["nvidia-container-cli.root"]:
+        for key in ("gpushim.roots.driver", "gpushim.roots.dev"):
+            if sources[key] == "default":
+                values[key] = values["nvidia-container-cli.root"]
+                sources[key] = "nvidia-container-cli.root"
+    accept = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+    if not values[accept] and sources["gpushim.policy.devices-env"] == "default":
+        values["gpushim.policy.devices-env"] = "sys-admin"
+        sources["gpushim.policy.devices-env"] = accept
+    if values["supported-driver-capabilities"] == "all":
+        values["supported-driver-capabilities"] = ",".join(CAPABILITIES)
+    if values["nvidia-container-runtime.mode"] == "legacy":
+        where = sources["nvidia-container-runtime.mode"]
+        out.warnings.append(f"{where}: nvidia-container-runtime.mode: 'legacy' behaves as 'auto'")

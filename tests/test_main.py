@@ -217,7 +217,7 @@ def test_a_bundle_that_is_missing_or_no_directory(shim: Shim) -> None:
         done = shim.create()
 
         assert done.returncode == 1
-        assert done.stderr == f"gpushim: GS0002: {bundle}/config.json: {_why(bundle)}\n"
+        assert done.stderr == f"gpushim: GS0001: {bundle}/config.json: {_why(bundle)}\n"
 
 
 def _why(bundle: Path) -> str:
@@ -259,7 +259,7 @@ cmp {shim.directory}/text {shim.config} && ls -A {shim.bundle}
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=shim.env, capture_output=True, text=True)
 
     assert done.stdout == "exit 1\nconfig.json\n"
-    assert done.stderr == f"gpushim: GS0002: {shim.config}: No space left on device\n"
+    assert done.stderr == f"gpushim: GS0001: {shim.config}: No space left on device\n"
 
 
 def test_a_directory_that_cannot_be_written(shim: Shim) -> None:
@@ -274,7 +274,7 @@ mount --bind {shim.bundle} {shim.bundle}; mount -o remount,bind,ro {shim.bundle}
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=shim.env, capture_output=True, text=True)
 
     assert done.stdout == "exit 1\n"
-    assert done.stderr == f"gpushim: GS0002: {shim.config}: Read-only file system\n"
+    assert done.stderr == f"gpushim: GS0001: {shim.config}: Read-only file system\n"
     assert shim.config.read_text() == pod(*SEED)
 
 

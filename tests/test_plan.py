@@ -249,7 +249,7 @@ def test_a_bind_mount_over_a_directory_covers_what_is_below() -> None:
         {"destination": "/dev/nvidia-caps", "type": "bind", "source": "/dev/nvidia-caps"},
         {"destination": "/dev/nvidia", "type": "bind", "source": "/x"},
     ]
-    monitor = device("/dev/nvidia-caps/nvidia-cap2", 2, "r")
+    monitor = device("/dev/nvidia-caps/nvidia-cap2", 2, "r", host=(195, 2))
 
     out = planned(config(mounts=mounts), device(), monitor)
 

@@ -60,3 +60,12 @@ class InvalidSettings(ShimError):
 
 class Conflict(ShimError):
     """The container's config already says something else at our place."""
+
+
+def in_words(problem: BaseException) -> str:
+    """What is said of *problem*: the kernel's refusals have two ids of their own."""
+    if isinstance(problem, ShimError):
+        return str(problem)
+    if isinstance(problem, OSError) and problem.filename is not None:
+        return f"GS0001: {problem.filename}: {problem.strerror}"
+    return f"GS0002: {type(problem).__name__}: {problem}"

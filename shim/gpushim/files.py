@@ -41,11 +41,7 @@ def replace(path: str, data: bytes, mode: int, like: "stat_result | None" = None
     """
     temp = f"{path}.{os.getpid()}.tmp"
     try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        os.unlink(temp)  # of a process that had our pid and was killed here
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+        fd = _new(temp)
         try:
             if like is not None and (like.st_uid != os.geteuid() or like.st_gid != os.getegid()):
                 os.fchown(fd, like.st_uid, like.st_gid)
@@ -56,6 +52,22 @@ def replace(path: str, data: bytes, mode: int, like: "stat_result | None" = None
         finally:
             os.close(fd)
         os.rename(temp, path)
-    except BaseException:
-        os.unlink(temp)
-        raise
+    except OSError as problem:
+        _remove(temp)
+        raise OSError(problem.errno, problem.strerror, path) from problem
+
+
+def _new(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        os.unlink(path)  # of a process that had our pid and was killed here
+        return os.open(path, flags, 0o600)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # it was never made

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from gpushim.argv import Call
 
 
+def printable(text: str) -> str:
+    """*text* with its control characters spelt out: what an image wrote does not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text])
+
+
 def report(text: str, call: "Call") -> None:
     """Say *text*, an error, to whoever started us."""
-    message = f"gpushim: {text}"
+    message = f"gpushim: {printable(text)}"
     os.write(2, _bytes(message + "\n"))
     if not call.log:
         return

@@ -5,7 +5,7 @@ import sys
 import time
 
 from gpushim import argv, bundle, edits, log, settings
-from gpushim.errors import InvalidSettings, ShimError
+from gpushim.errors import InvalidSettings, ShimError, in_words
 from gpushim.request import requested
 from gpushim.resolution import resolve
 
@@ -29,7 +29,7 @@ def main(args: list[str]) -> "NoReturn":
         if call.command in argv.MAKERS:
             prepare(call, runtime)
     except (ShimError, OSError, MemoryError) as problem:
-        log.report(_words(problem), call)
+        log.report(in_words(problem), call)
         sys.exit(1)
     _restore_signals(int(ignored))
     os.execv(runtime, [runtime, *rest])
@@ -58,16 +58,8 @@ def _compile() -> int:
     try:
         return 0 if settings.refresh(os.environ) else _EX_CONFIG
     except (ShimError, OSError) as problem:
-        os.write(2, f"gpushim: {_words(problem)}\n".encode())
+        os.write(2, f"gpushim: {in_words(problem)}\n".encode())
         return _EX_CONFIG
-
-
-def _words(problem: BaseException) -> str:
-    if isinstance(problem, ShimError):
-        return str(problem)
-    if isinstance(problem, OSError) and problem.filename is not None:
-        return f"GS0002: {problem.filename}: {problem.strerror}"
-    return f"GS0003: {type(problem).__name__}: {problem}"
 
 
 def _line(call: "argv.Call", resolution: "Resolution", seconds: float) -> str:

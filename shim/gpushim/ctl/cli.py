@@ -8,7 +8,8 @@ from typing import NoReturn
 import click
 
 from gpushim import __version__
-from gpushim.errors import ShimError
+from gpushim.errors import ShimError, in_words
+from gpushim.log import printable
 
 # Name → module and attribute: a command loads what it needs and nothing of the others.
 COMMANDS = {
@@ -45,15 +46,9 @@ def main() -> NoReturn:
     """The console script; every error that a user can cause ends here as a line."""
     try:
         gpushim(prog_name="gpushim")
-    except ShimError as problem:
-        _say(str(problem))
     except BrokenPipeError:
         # Whoever read our output had enough; the interpreter must not try to flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as problem:
-        _say(f"GS0801: {problem.filename}: {problem.strerror}" if problem.filename else f"GS0802: {problem}")
+    except (ShimError, OSError) as problem:
+        print(f"gpushim: {printable(in_words(problem))}", file=sys.stderr)
     sys.exit(1)
-
-
-def _say(text: str) -> None:
-    print(f"gpushim: {text}", file=sys.stderr)

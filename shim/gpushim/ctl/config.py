@@ -44,19 +44,12 @@ def _as_dict(found: settings_file.Effective, keys: list[str]) -> dict[str, objec
 
 
 def _print(found: settings_file.Effective, keys: list[str]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from gpushim.ctl.show import console, line, table, text
 
-    out = Console(highlight=False)
-    table = Table(box=SIMPLE, padding=(0, 1), header_style="bold")
-    for column in ("setting", "value", "from"):
-        table.add_column(column, overflow="fold")
-    for key in keys:
-        style = "dim" if found.sources[key] == "default" else ""
-        value = json.dumps(found.values[key])
-        table.add_row(Text(key), Text(value), Text(found.sources[key]), style=style)
-    out.print(Text(found.path or "no config.toml: the defaults are in effect"), table)
-    for text in found.warnings:
-        out.print(Text.assemble(("warning  ", "bold yellow"), text))
+    out = console()
+    rows = [(key, json.dumps(found.values[key]), found.sources[key]) for key in keys]
+    dim = {n for n, row in enumerate(rows) if row[2] == "default"}
+    out.print(text(found.path or "no config.toml: the defaults are in effect", "bold"))
+    out.print(table(("setting", "value", "from"), rows, dim))
+    for warning in found.warnings:
+        out.print(line("warning", warning, style="bold yellow"))

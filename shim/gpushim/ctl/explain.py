@@ -10,6 +10,7 @@ import click
 from gpushim import bundle, settings
 from gpushim.edits import AddDevice, AddGroup, AddMount, AllowDevice, Annotate, RemoveHook
 from gpushim.errors import ShimError
+from gpushim.request import MIG_CONFIG, MIG_MONITOR
 from gpushim.resolution import Resolution, resolve
 
 SCHEMA = 1
@@ -94,57 +95,41 @@ def _edit(edit: Any) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+    from gpushim.ctl.show import console, line, table, text
 
-    out = Console(highlight=False)
-    out.print(f"[bold]{escape(report['config'])}[/]")
+    out = console()
+    out.print(text(report["config"], "bold"))
     _print_asked(out, report["asked"])
     for verdict in report["policy"]:
-        word = "[green]granted[/]" if verdict["granted"] else f"[red]refused[/]: {verdict['missing']}"
-        by = f"[dim]{escape(verdict['decided_by'])}[/]"
-        out.print(f"[bold]policy[/]   {escape(verdict['variable'])} {word}  {by}")
+        word = text("granted", "green") if verdict["granted"] else text("refused", "red")
+        missing = f": {verdict['missing']}" if verdict["missing"] else ""
+        by = text(f"  {verdict['decided_by']}", "dim")
+        out.print(line("policy", f"{verdict['variable']} ", word, missing, by))
     if report["error"]:
         error = report["error"]
-        out.print(f"[bold red]refused[/]  {error['id']}: {escape(error['message'])}")
+        out.print(line("refused", f"{error['id']}: {error['message']}", style="bold red"))
         if error["hint"]:
-            out.print(f"         [dim]hint: {escape(error['hint'])}[/]")
+            out.print(line("", text(f"hint: {error['hint']}", "dim")))
         return
     if report["edits"]:
-        out.print(_table("given", "because", [(e["text"], e["why"]) for e in report["edits"]]))
+        out.print(table(("given", "because"), [(e["text"], e["why"]) for e in report["edits"]]))
     else:
-        out.print("[bold]given[/]    nothing: config.json stays as it is, byte for byte")
+        out.print(line("given", "nothing: config.json stays as it is, byte for byte"))
     if report["withheld"]:
         rows = [(item["what"], item["why"]) for item in report["withheld"]]
-        out.print(_table("not given", "because", rows))
-    for text in report["warnings"]:
-        out.print(f"[bold yellow]warning[/]  {escape(text)}")
+        out.print(table(("not given", "because"), rows))
+    for warning in report["warnings"]:
+        out.print(line("warning", warning, style="bold yellow"))
 
 
 def _print_asked(out: Any, asked: dict[str, Any] | None) -> None:
-    from rich.markup import escape
+    from gpushim.ctl.show import line
 
     if asked is None:
-        out.print("[bold]asks[/]     for no GPU")
+        out.print(line("asks", "for no GPU"))
         return
-    out.print(f"[bold]asks[/]     {escape(asked['source'])} = {escape(asked['value'])}")
-    for key, variable in (
-        ("mig_monitor", "NVIDIA_MIG_MONITOR_DEVICES"),
-        ("mig_config", "NVIDIA_MIG_CONFIG_DEVICES"),
-    ):
+    out.print(line("asks", f"{asked['source']} = {asked['value']}"))
+    for key, variable in (("mig_monitor", MIG_MONITOR), ("mig_config", MIG_CONFIG)):
         if asked[key]:
-            out.print(f"         {variable} = all")
-    out.print(f"         driver capabilities {','.join(asked['driver_capabilities'])}")
-
-
-def _table(first: str, second: str, rows: list[tuple[str, str]]) -> Any:
-    from rich.box import SIMPLE
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE, padding=(0, 1), header_style="bold")
-    table.add_column(first, overflow="fold")
-    table.add_column(second, overflow="fold")
-    for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
-    return table
+            out.print(line("", f"{variable} = all"))
+    out.print(line("", f"driver capabilities {','.join(asked['driver_capabilities'])}"))

@@ -135,12 +135,12 @@ def _gpu(gpu: Gpu, major: int, look: _Looked) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.tree import Tree
 
-    out = Console(highlight=False)
-    tree = Tree(f"[bold]driver[/] {escape(report['driver'] or 'not loaded')}")
+    from gpushim.ctl.show import console, line, text
+
+    out = console()
+    tree = Tree(line("driver", report["driver"] or "not loaded"))
     if report["nodes"]:
         control = tree.add("control nodes")
         for one in report["nodes"]:
@@ -148,27 +148,27 @@ def _print(report: dict[str, Any]) -> None:
     if report["capabilities"]:
         capabilities = tree.add("capabilities")
         for one in report["capabilities"]:
-            capabilities.add(f"{one['name']}  {_node(one)}")
+            capabilities.add(text(f"{one['name']}  ") + _node(one))
     for gpu in report["gpus"]:
-        title = f"[bold]GPU {gpu['index']}[/] {escape(gpu['model'] or '')}"
-        title += f" [dim]{escape(gpu['bus'])} {escape(gpu['uuid'] or 'no UUID yet')}[/]"
-        if gpu["fault"]:
-            title += f"  [red]{escape(gpu['fault'])}[/]"
+        title = text(f"GPU {gpu['index']} ", "bold") + text(gpu["model"] or "", "not bold")
+        title += text(f" {gpu['bus']} {gpu['uuid'] or 'no UUID yet'}", "dim not bold")
+        title += text(f"  {gpu['fault']}" if gpu["fault"] else "", "red not bold")
         branch = tree.add(title)
         if gpu["node"]:
             branch.add(_node(gpu["node"]))
         for instance in gpu["instances"]:
-            leaf = branch.add(f"GPU instance {instance['id']}  {_node(instance)}")
+            leaf = branch.add(text(f"GPU instance {instance['id']}  ") + _node(instance))
             for compute in instance["compute_instances"]:
-                leaf.add(f"compute instance {compute['id']}  {_node(compute)}")
+                leaf.add(text(f"compute instance {compute['id']}  ") + _node(compute))
     out.print(tree)
     for problem in report["problems"]:
-        out.print(f"[yellow]problem[/]  {escape(problem)}")
+        out.print(line("problem", problem, style="bold yellow"))
 
 
-def _node(one: dict[str, Any]) -> str:
+def _node(one: dict[str, Any]) -> Any:
+    from gpushim.ctl.show import text
+
     if "path" not in one:
-        return f"[red]{one['fault']}[/]"
-    numbers = f"[dim]{one['major']}:{one['minor']}[/]"
-    state = f"[green]{one['mode']}[/]" if one["host"] == "present" else f"[red]{one['host']}[/]"
-    return f"{one['path']} {numbers} {state}"
+        return text(one["fault"], "red")
+    state = text(one["mode"], "green") if one["host"] == "present" else text(one["host"], "red")
+    return text(f"{one['path']} ") + text(f"{one['major']}:{one['minor']} ", "dim") + state

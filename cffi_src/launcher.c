@@ -44,6 +44,7 @@ struct call {
 	const char *command, *bundle, *config, *log, *log_format;
 	int version; /* --version before any command */
 	int odd;     /* something that runc and crun read differently, or that is not in the tables */
+	int lost;    /* an unknown option before the command: its value may have been taken for the command */
 };
 
 static struct call call = {.bundle = ".", .config = "config.json"};
@@ -94,8 +95,10 @@ static int parse_option(const char *word, const char *next)
 		take_option(name, equals ? equals + 1 : next);
 		return equals ? 1 : 2;
 	}
-	if (!listed(call.command ? command_flags : global_flags, name))
+	if (!listed(call.command ? command_flags : global_flags, name)) {
 		call.odd = 1; /* `--bund V` of crun, or an option of a runtime newer than this table */
+		call.lost |= !call.command;
+	}
 	if (!call.command && (strcmp(name, "version") == 0 || (one_dash && strcmp(name, "v") == 0)))
 		call.version = 1;
 	return 1;
@@ -125,17 +128,14 @@ static int makes_container(void)
 				strcmp(call.command, "restore") == 0);
 }
 
-/*
- * An option that is not in the tables stands before the command: it may have a value, which was then taken for the
- * command. One of the words behind may be the real one.
- */
+/* Where the command is not certain, any of the words may be it. */
 static int may_make_container(int argc, char **argv)
 {
 	static const char *const makers[] = {"create", "run", "restore", NULL};
 
 	if (makes_container())
 		return 1;
-	for (int i = 1; call.odd && i < argc; i++)
+	for (int i = 1; call.lost && i < argc; i++)
 		if (listed(makers, argv[i]))
 			return 1;
 	return 0;

@@ -132,8 +132,8 @@ def test_another_device_at_the_path_is_an_error(there: dict[str, Any], message: 
 
 
 def test_crun_filters_nothing_while_there_is_no_rule() -> None:
-    for rules in ([], None):
-        tree = {"linux": {"resources": {"devices": rules}}}
+    for rules in (list[Any](), None):
+        tree: dict[str, Any] = {"linux": {"resources": {"devices": rules}}}
         assert described(planned(tree, crun=True)) == [NODE, RECORD]
         assert described(planned(tree)) == [NODE, RULE, RECORD]
     assert described(planned(config(), crun=True)) == [NODE, RULE, RECORD]

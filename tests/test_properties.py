@@ -44,12 +44,12 @@ VALUES = [
     "GPU-x",
 ]
 entries = st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(VALUES)) | st.text(max_size=20)
-unknown = st.dictionaries(
+KEYS = {"annotations", "hooks", "linux", "mounts", "process", "root", "capabilities", "env", "user"}
+unknown: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.text(min_size=1, max_size=8).filter(lambda key: key.casefold() not in KEYS),
     st.none() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3),
     max_size=3,
 )
-KEYS = {"annotations", "hooks", "linux", "mounts", "process", "root", "capabilities", "env", "user"}
 devices = st.builds(
     lambda path, minor: {"path": path, "type": "c", "major": 195, "minor": minor},
     st.sampled_from(["/dev/nvidia0", "/dev/nvidiactl", "/dev/other"]),

@@ -1,5 +1,7 @@
 """What the commands print for people, by rich; whatever an image wrote is shown and never obeyed."""
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +28,9 @@ def line(label: str, *parts: "str | Text", style: str = "bold") -> Text:
     return out
 
 
-def table(columns: tuple[str, ...], rows: "list[tuple[str, ...]]", dim: "set[int] | None" = None) -> Table:
+def table(
+    columns: tuple[str, ...], rows: "Sequence[tuple[str, ...]]", dim: "set[int] | None" = None
+) -> Table:
     """A table; *dim* are the rows of lesser interest."""
     out = Table(box=SIMPLE, padding=(0, 1), header_style="bold")
     for column in columns:

@@ -56,7 +56,7 @@ class Shim:
 
     def ctl(self, *args: str) -> "subprocess.CompletedProcess[str]":
         """The admin command on the same node."""
-        env = {**self.env, "COLUMNS": "200"}
+        env = {**self.env, "COLUMNS": "400"}
         return subprocess.run(
             [str(BIN / "gpushim"), *args], env=env, capture_output=True, text=True, timeout=60
         )

@@ -126,7 +126,7 @@ def _fill(table: dict[str, Any], way: tuple[str, ...], text: str, out: Effective
 
 
 def _near(key: str) -> str:
-    near = difflib.get_close_matches(key, [*BY_NAME, RULES, RUNTIMES], 1)
+    near = difflib.get_close_matches(key, [*BY_NAME, RULES, RUNTIMES], 1, cutoff=0.85)
     return f", is {near[0]} meant?" if near else ""
 
 

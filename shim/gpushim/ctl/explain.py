@@ -112,7 +112,10 @@ def _print(report: dict[str, Any]) -> None:
             out.print(line("", text(f"hint: {error['hint']}", "dim")))
         return
     if report["edits"]:
-        out.print(table(("given", "because"), [(e["text"], e["why"]) for e in report["edits"]]))
+        out.print(table(("device", "numbers", "node", "rule", "because"), _devices(report["edits"])))
+        rows = [(e["text"], e["why"]) for e in report["edits"] if e["edit"] not in ("device", "rule")]
+        if rows:
+            out.print(table(("also", "because"), rows))
     else:
         out.print(line("given", "nothing: config.json stays as it is, byte for byte"))
     if report["withheld"]:
@@ -120,6 +123,24 @@ def _print(report: dict[str, Any]) -> None:
         out.print(table(("not given", "because"), rows))
     for warning in report["warnings"]:
         out.print(line("warning", warning, style="bold yellow"))
+
+
+def _devices(edits: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for each device, whether it lacked its node, its rule or both."""
+    rows: dict[tuple[int, int | None], dict[str, str]] = {}
+    for edit in edits:
+        if edit["edit"] not in ("device", "rule"):
+            continue
+        row = rows.setdefault((edit["major"], edit["minor"]), {"path": "", "node": "", "rule": ""})
+        row["why"] = edit["why"]
+        if edit["edit"] == "device":
+            row["path"], row["node"] = edit["path"], f"{edit['mode']:04o}"
+        else:
+            row["rule"] = edit["access"]
+    return [
+        (row["path"], f"{major}:{'*' if minor is None else minor}", row["node"], row["rule"], row["why"])
+        for (major, minor), row in rows.items()
+    ]
 
 
 def _print_asked(out: Any, asked: dict[str, Any] | None) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -73,11 +74,11 @@ class Place:
         """Shift away `-I -S BOOT`, then *body*."""
         self.program(self.python, f"shift 3\n{body}")
 
-    def compile(self, *, version: str = __version__, **changes: object) -> Path:
+    def compile(self, changes: "dict[str, object] | None" = None, *, version: str = __version__) -> Path:
         """Fresh compiled settings, with the runtime as the one candidate."""
         values = settings_file.defaults()
         values["nvidia-container-runtime.runtimes"] = [str(self.runtime)]
-        values |= changes
+        values |= changes or {}
         selected = Selected(str(self.toml), "GPUSHIM_CONFIG")
         data = settings_file.compiled(values, selected.path, identity(selected))
         self.state.mkdir(mode=0o700, exist_ok=True)
@@ -89,10 +90,11 @@ class Place:
         path.chmod(0o600)
         return path
 
-    def run(self, *args: str, **more: object) -> "subprocess.CompletedProcess[str]":
+    def run(self, *args: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+        argv = [str(self.launcher), *args]
         return subprocess.run(
-            [str(self.launcher), *args], env=self.env, cwd=self.directory, capture_output=True, text=True, timeout=30, **more  # type: ignore[call-overload]
-        )  # fmt: skip
+            argv, env=self.env, cwd=self.directory, capture_output=True, text=True, timeout=30, **more
+        )
 
     def goes_to(self, *args: str) -> str:
         """`runtime` or `python`, whichever ran, or what was said."""
@@ -285,7 +287,7 @@ def test_configured_triggers_count(place: Place) -> None:
     place.config.write_text(with_entry('"DOCKER_RESOURCE_GPU=0"'))
     assert place.goes_to("create", "--bundle", str(place.bundle), "id") == "runtime"
 
-    place.compile(**{"swarm-resource": "DOCKER_RESOURCE_GPU", "gpushim.annotation-prefixes": ["x/"]})
+    place.compile({"swarm-resource": "DOCKER_RESOURCE_GPU", "gpushim.annotation-prefixes": ["x/"]})
 
     assert place.goes_to("create", "--bundle", str(place.bundle), "id") == "python"
 
@@ -393,7 +395,7 @@ SPOILS: list[Callable[[Path], None]] = [
 def test_settings_that_are_not_to_be_trusted_are_not(place: Place, spoil: Callable[[Path], None]) -> None:
     path = place.compile()
     evil = place.program(place.directory / "evil", "echo evil")
-    path = place.compile(**{"nvidia-container-runtime.runtimes": [str(evil)]})
+    path = place.compile({"nvidia-container-runtime.runtimes": [str(evil)]})
     spoil(path)
     place.config.write_text(PLAIN)
 
@@ -438,7 +440,7 @@ def test_what_makes_no_container_never_waits_for_python(place: Place) -> None:
 
 def test_stale_settings_still_name_the_runtime(place: Place) -> None:
     other = place.program(place.directory / "other-runtime", "echo other")
-    place.compile(**{"nvidia-container-runtime.runtimes": [str(other)]})
+    place.compile({"nvidia-container-runtime.runtimes": [str(other)]})
     place.toml.write_text("[gpushim]\n")
 
     assert place.goes_to("delete", "id") == "other"
@@ -446,7 +448,7 @@ def test_stale_settings_still_name_the_runtime(place: Place) -> None:
 
 def test_a_handler_has_candidates_of_its_own(place: Place) -> None:
     other = place.program(place.directory / "other-runtime", "echo other")
-    place.compile(**{"gpushim.runtimes": {"special": {"runtimes": [str(other)]}}})
+    place.compile({"gpushim.runtimes": {"special": {"runtimes": [str(other)]}}})
     link = place.bin / "special"
     link.symlink_to(place.launcher)
 
@@ -507,7 +509,7 @@ def test_the_program_never_picks_itself(place: Place) -> None:
     hard = place.directory / "hard"
     os.link(place.launcher, hard)
     candidates = [str(place.launcher), str(link), str(hard)]
-    place.compile(**{"nvidia-container-runtime.runtimes": candidates})
+    place.compile({"nvidia-container-runtime.runtimes": candidates})
 
     done = place.run("state", "id")
 
@@ -527,13 +529,13 @@ def test_a_candidate_that_is_no_program_is_passed_over(place: Place, kind: str) 
     elif kind == "not-executable":
         odd.write_text("#!/bin/sh\n")
     name = "./runc" if kind == "relative" else str(odd)
-    place.compile(**{"nvidia-container-runtime.runtimes": [name, str(place.runtime)]})
+    place.compile({"nvidia-container-runtime.runtimes": [name, str(place.runtime)]})
 
     assert place.goes_to("state", "id") == "runtime"
 
 
 def test_a_name_is_looked_up_in_absolute_directories_of_path(place: Place) -> None:
-    place.compile(**{"nvidia-container-runtime.runtimes": ["my-runtime"]})
+    place.compile({"nvidia-container-runtime.runtimes": ["my-runtime"]})
     place.program(place.directory / "my-runtime", "echo found")
     place.env["PATH"] = "."
     assert place.run("state").returncode == 1
@@ -544,7 +546,7 @@ def test_a_name_is_looked_up_in_absolute_directories_of_path(place: Place) -> No
 
 
 def test_errors_reach_a_text_log_too(place: Place) -> None:
-    place.compile(**{"nvidia-container-runtime.runtimes": ['/a "b"\\c']})
+    place.compile({"nvidia-container-runtime.runtimes": ['/a "b"\\c']})
     log = place.directory / "log"
 
     place.run("--log", str(log), "state")

@@ -79,7 +79,7 @@ class Bed:
         subprocess.run(
             ["gcc", "-O1", "-static", "-o", str(self.rootfs / "opens"), str(HERE / "opens.c")], check=True
         )
-        self.root = "/" if cell.suite == "host" else _suite(cell.suite)
+        self.root = root_of(cell.suite)
         self.runtime = self._runtime()
         self.spec = self._spec()
 
@@ -149,12 +149,17 @@ class Bed:
         return self.enter(*argv, env=env)
 
 
-def _suite(name: str) -> str:
+# Of Debian 13 on, docker.io is the daemon alone.
+PACKAGES = ("runc", "crun", "containerd", "docker.io", "docker-cli", "podman", "conmon", "iptables", "procps")
+
+
+def root_of(suite: str) -> str:
+    """The root directory of the Debian *suite*, made where it is missing; / is `host`."""
+    if suite == "host":
+        return "/"
     need("debootstrap")
-    done = subprocess.run(
-        [str(ENGINES / "root"), name, "runc", "crun"], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout.strip()
+    command = [str(ENGINES / "root"), suite, *PACKAGES]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def _add_capabilities(config: dict[str, Any], *names: str) -> None:

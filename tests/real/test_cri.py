@@ -1,0 +1,85 @@
+"""The reporter's pod as Kubernetes starts it: through containerd's CRI, gpushim as the runtime handler."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.real.conftest import SeedNode
+from tests.real.cri import Containerd, containerd
+
+ENV = (
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    "NVIDIA_MIG_MONITOR_DEVICES=all",
+)
+
+
+@pytest.fixture(scope="module")
+def engine(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Containerd, SeedNode]]:
+    directory = Path(tmp_path_factory.mktemp("cri"))
+    seed = SeedNode(directory / "node")
+    with containerd(directory, root, {"gpushim": seed.shim(directory / "gpushim")}) as running:
+        yield running, seed
+
+
+def asked(seed: SeedNode, *minors: int) -> list[str]:
+    return [f"c:{seed.node.caps_major}:{minor}:r" for minor in minors]
+
+
+def test_the_reporters_pod(engine: tuple[Containerd, SeedNode]) -> None:
+    running, seed = engine
+    items = [
+        "/dev/nvidia-caps/nvidia-cap2:r",
+        "/dev/nvidia0:rw",
+        "/dev/nvidia-caps/nvidia-cap1:r",
+        *asked(seed, 1, 66, 500),
+    ]
+
+    with running.pod("gpushim") as pod:
+        container = pod.start(ENV, capabilities=("SYS_ADMIN",))
+        out = pod.execute(container, "/opens", *items)
+
+    assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENXIO", "ENXIO", "ENOENT", "EPERM", "ENXIO", "EPERM"]  # fmt: skip
+
+
+def test_the_same_privileged(engine: tuple[Containerd, SeedNode]) -> None:
+    running, seed = engine
+
+    with running.pod("gpushim", privileged=True) as pod:
+        container = pod.start(ENV, privileged=True)
+        out = pod.execute(container, "/opens", "/dev/nvidia-caps/nvidia-cap2:r", *asked(seed, 1))
+
+    assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENXIO", "ENXIO"]
+
+
+def test_a_refused_pod_shows_our_words_where_kubernetes_looks(engine: tuple[Containerd, SeedNode]) -> None:
+    running, _ = engine
+
+    with running.pod("gpushim") as pod, pytest.raises(grpc.RpcError) as raised:
+        pod.start(ENV)
+
+    details = raised.value.details()
+    for words in ("GS0301", "NVIDIA_MIG_MONITOR_DEVICES", "CAP_SYS_ADMIN", "gpushim.policy.mig-monitor"):
+        assert words in details
+
+
+def test_an_unknown_device_lists_the_known(engine: tuple[Containerd, SeedNode]) -> None:
+    running, _ = engine
+
+    with running.pod("gpushim") as pod, pytest.raises(grpc.RpcError) as raised:
+        pod.start(("NVIDIA_VISIBLE_DEVICES=7",))
+
+    assert "unknown device '7'" in raised.value.details()
+    assert "this node has 0 (GPU-" in raised.value.details()
+
+
+def test_a_plain_pod(engine: tuple[Containerd, SeedNode]) -> None:
+    running, seed = engine
+
+    with running.pod("gpushim") as pod:
+        container = pod.start(())
+        out = pod.execute(container, "/opens", "/dev/nvidia0:rw", *asked(seed, 2))
+
+    assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENOENT", "EPERM"]

@@ -79,7 +79,11 @@ def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
         fakenode.build(root, node)
         with (root / "config.toml").open("a") as settings:
             settings.write(f'\n[nvidia-container-runtime]\nruntimes = ["{nothing}"]\n')
-        return {"GPUSHIM_CONFIG": str(root / "config.toml"), "GPUSHIM_STATE": str(root / "state")}
+        env = {"GPUSHIM_CONFIG": str(root / "config.toml"), "GPUSHIM_STATE": str(root / "state")}
+        # Any create compiles the settings, one that fails too.
+        argv = [LAUNCHER, "create", "--bundle", str(directory), "id"]
+        subprocess.run(argv, env={**os.environ, **env}, capture_output=True)
+        return env
 
     def create(name: str, env: dict[str, str], *variables: str, cold: bool = False, **more: Any) -> None:
         bundle = directory / f"bundle {len(out)}"
@@ -151,7 +155,7 @@ def hooks_injected(case: Case) -> int:
 
 
 def main() -> None:
-    captured = Path(__file__).parent.parent / "oci-fixtures/good/seed-pod/config.json"
+    captured = Path(__file__).parent.parent / "oci-fixtures/good/containerd-seed-pod/config.json"
     config = json.loads(captured.read_text())
     config["process"]["env"] = [e for e in config["process"]["env"] if not e.startswith("NVIDIA_")]
     null = os.open("/dev/null", os.O_RDWR)

@@ -71,3 +71,13 @@ def shim(tmp_path: Path, request: pytest.FixtureRequest) -> Shim:
     """A Shim on the seed's node, or the one that the test names by `@pytest.mark.node("…")`."""
     marker = request.node.get_closest_marker("node")
     return Shim(tmp_path, marker.args[0] if marker else "seed")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the supported Pythons that this machine does not have: no Debian suite has them all."""
+    from tests.test_pythons import AT_HAND, SUPPORTED
+
+    absent = [version for version in SUPPORTED if version not in AT_HAND and version != sys.version_info[:2]]
+    if absent:
+        names = ", ".join(f"{major}.{minor}" for major, minor in absent)
+        terminalreporter.write_line(f"not at hand, so not tested: Python {names}")

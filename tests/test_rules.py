@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushim.rules import allows
+from gpushim.rules import Rules
 
 DENY_ALL = {"allow": False, "access": "rwm"}
 
@@ -33,9 +33,21 @@ def rule(allow: bool, type: str = "c", major: int | None = None, minor: int | No
         pytest.param([rule(True, "a"), rule(False, major=237, minor=2)], None, "r", False, id="all-but-one"),
     ],
 )  # fmt: skip
-def test_allows(rules: list[dict[str, object]], minor: int | None, access: str, expected: bool) -> None:
-    assert allows(rules, 237, minor, access, default=False) is expected
+def test_what_rules_allow(
+    rules: list[dict[str, object]], minor: int | None, access: str, expected: bool
+) -> None:
+    assert Rules(rules, default=False).allow(237, minor, access) is expected
 
 
 def test_the_default_is_what_holds_where_no_rule_speaks() -> None:
-    assert allows([], 237, 2, "rw", default=True)
+    assert Rules([], default=True).allow(237, 2, "rw")
+
+
+def test_a_rule_that_is_added_counts() -> None:
+    rules = Rules([DENY_ALL], default=False)
+    assert not rules.allow(237, 2, "r")
+
+    rules.add(rule(True, major=237, minor=2, access="r"))
+
+    assert rules.allow(237, 2, "r")
+    assert not rules.allow(237, 3, "r")

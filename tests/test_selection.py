@@ -208,12 +208,12 @@ def test_a_gpu_that_cannot_be_read_costs_those_who_name_it() -> None:
 
 def test_an_instance_is_whole_or_an_error() -> None:
     broken = gpu(0, 0, 7)
-    broken.instances[7].access = Capability(-1, -1, "is no capability file")
+    broken.instances[7].access = Capability(-1, -1, "holds no minor and mode")
     half = gpu(0, 0, 7)
     half.instances[7].access = None
 
     for one, message in (
-        (broken, "GS0403: GPU 0 instance 7: its access file is no capability file"),
+        (broken, "GS0403: GPU 0 instance 7: its access file: holds no minor and mode"),
         (half, "GS0402: GPU 0 instance 7: has no access file in the kernel"),
     ):
         with pytest.raises(ShimError) as raised:

@@ -146,7 +146,7 @@ def test_legacy_is_as_auto_with_a_warning(toml: Path) -> None:
     [
         pytest.param("[gpushim\n", "GS0505: {toml}:1: ", id="syntax"),
         pytest.param("a = 1\nb = \n", "GS0505: {toml}:2: ", id="value-missing"),
-        pytest.param("[gpushim]\nlog = 'a'\nlog = 'b'\n", "GS0506: {toml}: ", id="key-twice"),
+        pytest.param("[gpushim]\nlog = 'a'\nlog = 'b'\n", "GS0505: {toml}", id="key-twice"),
         pytest.param("[gpushim]\nlog = 1\n", "GS0508: {toml}:2: gpushim.log: must be a string, not 1", id="wrong-type"),
         pytest.param("disable-require = 'yes'\n", "GS0508: {toml}:1: disable-require: must be true or false, not 'yes'", id="no-boolean"),
         pytest.param("[gpushim]\n\n\nannotation-prefixes = ['a', 1]\n", "GS0508: {toml}:4: gpushim.annotation-prefixes: must be a list of strings, not ['a', 1]", id="list-of-something"),

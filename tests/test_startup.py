@@ -11,22 +11,15 @@ SITE = Path(gpushim.__file__).parent.parent
 # Each name is a decision: what a create pays for beyond a bare interpreter.
 HOT = {
     "_json",
-    "errno",
     "gpushim",
     "gpushim.argv",
     "gpushim.bundle",
-    "gpushim.edits",
     "gpushim.errors",
     "gpushim.files",
     "gpushim.json_text",
-    "gpushim.log",
     "gpushim.main",
-    "gpushim.plan",
-    "gpushim.policy",
-    "gpushim.present",
     "gpushim.request",
     "gpushim.resolution",
-    "gpushim.rules",
     "gpushim.settings",
     "gpushim.state",
 }
@@ -35,8 +28,13 @@ GPU = {
     "_cffi_backend",
     "gpushim._native",
     "gpushim._native.lib",
+    "gpushim.edits",
     "gpushim.linux",
     "gpushim.node",
+    "gpushim.plan",
+    "gpushim.policy",
+    "gpushim.present",
+    "gpushim.rules",
     "gpushim.selection",
 }
 
@@ -60,7 +58,10 @@ def test_the_shim_loads_only_what_it_needs() -> None:
 
 
 def test_a_gpu_loads_only_what_it_needs() -> None:
-    assert loaded("import gpushim.main, gpushim.node, gpushim.selection") <= HOT | GPU
+    assert (
+        loaded("import gpushim.main, gpushim.node, gpushim.selection, gpushim.policy, gpushim.plan")
+        <= HOT | GPU
+    )
 
 
 def test_the_c_part_is_not_loaded_for_a_container_that_asks_for_nothing() -> None:

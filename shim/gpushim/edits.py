@@ -6,11 +6,11 @@ fail has failed before the first one is applied. Rule 3: every edit carries its 
 Source: OCI runtime-spec, config.md and config-linux.md.
 """
 
+from gpushim.request import INJECTED
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-INJECTED = "dev.gpushim/injected"
 
 
 class AddDevice:

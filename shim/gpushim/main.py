@@ -4,7 +4,7 @@ import posix as os
 import sys
 import time
 
-from gpushim import argv, bundle, edits, log, settings
+from gpushim import argv, bundle, settings
 from gpushim.errors import InvalidSettings, ShimError, in_words
 from gpushim.request import requested
 from gpushim.resolution import resolve
@@ -29,6 +29,8 @@ def main(args: list[str]) -> "NoReturn":
         if call.command in argv.MAKERS:
             prepare(call, runtime)
     except (ShimError, OSError, MemoryError) as problem:
+        from gpushim import log
+
         log.report(in_words(problem), call)
         sys.exit(1)
     _restore_signals(int(ignored))
@@ -48,9 +50,13 @@ def prepare(call: "argv.Call", runtime: str) -> None:
         return
     resolution = resolve(found.config, effective, runtime, settings.state_dir(os.environ))
     if resolution.edits:
+        from gpushim import edits
+
         edits.apply(found.config, resolution.edits)
         bundle.write(found)
     if effective["gpushim.log"]:
+        from gpushim import log
+
         log.debug(effective["gpushim.log"], _line(call, resolution, time.monotonic() - started))
 
 

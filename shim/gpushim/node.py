@@ -4,11 +4,10 @@ Sources: /proc/driver/nvidia/gpus/*/information, /proc/driver/nvidia/capabilitie
 caps.c) and /proc/devices. NVML is not asked: it initialises the driver, which takes seconds on an idle node.
 """
 
-import errno
 import posix as os
 import time
 
-from gpushim import files, linux, state
+from gpushim import files, state
 from gpushim.errors import InvalidNode
 from gpushim.json_text import decode, dumps, loads
 
@@ -103,12 +102,12 @@ class Roots:
 
 
 def read_node(
-    settings: "dict[str, Any]", state_dir: str, *, patient: bool, gpus: bool = True
+    settings: "dict[str, Any]", state_dir: str, *, patient: bool, gpus: bool = True, management: bool = True
 ) -> "Node | None":
     """The node as it is now; None while no driver is loaded.
 
     *patient*: wait for a GPU whose files do not come, up to `gpushim.driver-timeout`; else it is given
-    `fault`. *gpus* False leaves them and their instances unread.
+    `fault`. *gpus* and *management* False leave those, and mig/config and mig/monitor, unread.
     """
     roots = Roots(settings)
     node = Node(roots, read_majors(roots.proc))
@@ -117,14 +116,15 @@ def read_node(
     if gpus:
         timeout = settings["gpushim.driver-timeout"]
         node.gpus = read_gpus(roots, state_dir, timeout if patient else PATIENCE)
-    _read_capabilities(node)
+    if management or _has_instances(node):
+        _read_capabilities(node)
     return node
 
 
 def look_up(node: Node, devices: "list[Device]") -> None:
     """Give each device what the host's node says, or the driver where there is no such node yet."""
     params = None
-    stats = linux.stat_many([node.roots.dev + device.path for device in devices])
+    stats = _stat([node.roots.dev + device.path for device in devices])
     for device, (error, mode, major, minor, uid, gid) in zip(devices, stats, strict=True):
         if not error and mode & 0o170000 == 0o020000:
             device.host = (major, minor)
@@ -134,6 +134,24 @@ def look_up(node: Node, devices: "list[Device]") -> None:
         else:
             params = params or _read_params(node.roots.proc)
             device.mode, device.uid, device.gid = params
+
+
+def _stat(paths: list[str]) -> list[list[int]]:
+    """As linux.stat_many. A dozen calls are quicker made from here than the C part is loaded."""
+    if len(paths) > 64:
+        from gpushim import linux
+
+        return linux.stat_many(paths)
+    return [_stat_one(path) for path in paths]
+
+
+def _stat_one(path: str) -> list[int]:
+    try:
+        found = os.lstat(path)
+    except OSError as problem:
+        return [problem.errno or 0, 0, 0, 0, 0, 0]
+    rdev = found.st_rdev
+    return [0, found.st_mode, os.major(rdev), os.minor(rdev), found.st_uid, found.st_gid]
 
 
 def _read_params(proc: str) -> tuple[int, int, int]:
@@ -232,6 +250,8 @@ def _until(rows: "list[dict[str, Any]]") -> float:
 
 
 def _read_information(directory: str, buses: list[str], timeout: float) -> "list[dict[str, Any]]":
+    from gpushim import linux
+
     paths = [f"{directory}/{bus}/information" for bus in buses]
     read = linux.read_files(paths, min(PATIENCE, timeout), timeout) if paths else []
     return [_row(bus, *answer, timeout) for bus, answer in zip(buses, read, strict=True)]
@@ -240,7 +260,7 @@ def _read_information(directory: str, buses: list[str], timeout: float) -> "list
 def _row(bus: str, error: int, data: bytes, timeout: float) -> "dict[str, Any]":
     row = {"bus": bus, "minor": -1, "uuid": "", "model": "", "excluded": False, "fault": ""}
     if error:
-        row["fault"] = f"{_LATE}{timeout:g} s" if error == errno.ETIMEDOUT else os.strerror(error)
+        row["fault"] = _fault(error, "ETIMEDOUT", f"{_LATE}{timeout:g} s")
         return row
     fields = {}
     for line in decode(data).split("\n"):
@@ -259,7 +279,29 @@ def _row(bus: str, error: int, data: bytes, timeout: float) -> "dict[str, Any]":
     return row
 
 
+def _fault(error: int, name: str, words: str) -> str:
+    """*words* where *error* is the errno *name*, else what the C library calls it."""
+    import errno  # 0.1 ms that a healthy node does not pay
+
+    return words if error == getattr(errno, name) else os.strerror(error)
+
+
+def _has_instances(node: Node) -> bool:
+    """Whether any GPU is split: on a node without MIG the C part, 0.6 ms to load, has nothing to walk."""
+    directory = node.roots.proc + "/driver/nvidia/capabilities"
+    return any(_entries(f"{directory}/gpu{gpu.minor}/mig") for gpu in node.gpus)
+
+
+def _entries(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []  # a driver from before MIG, or a GPU that cannot be read
+
+
 def _read_capabilities(node: Node) -> None:
+    from gpushim import linux
+
     directory = node.roots.proc + "/driver/nvidia/capabilities"
     try:
         rows = linux.capabilities(directory)
@@ -268,7 +310,7 @@ def _read_capabilities(node: Node) -> None:
     by_minor = {gpu.minor: gpu for gpu in node.gpus}
     rows.sort()
     for gpu_minor, gi, ci, minor, mode, error in rows:
-        fault = "" if not error else "is no capability file" if error == errno.EINVAL else os.strerror(error)
+        fault = _fault(error, "EINVAL", "holds no minor and mode") if error else ""
         capability = Capability(minor, mode, fault)
         if gpu_minor == -1:
             if gi == 0:
@@ -293,5 +335,5 @@ def whole(capability: "Capability | None", what: str) -> Capability:
     if capability is None:
         raise InvalidNode("GS0402", f"{what}: has no access file in the kernel")
     if capability.fault:
-        raise InvalidNode("GS0403", f"{what}: its access file {capability.fault}")
+        raise InvalidNode("GS0403", f"{what}: its access file: {capability.fault}")
     return capability

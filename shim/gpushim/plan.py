@@ -1,18 +1,10 @@
 """From a selection of devices to edits of a config, each with its reason. Pure."""
 
 from gpushim import __version__
-from gpushim.edits import (
-    INJECTED,
-    AddDevice,
-    AddGroup,
-    AddMount,
-    AllowDevice,
-    Annotate,
-    RemoveHook,
-)
+from gpushim.edits import AddDevice, AddGroup, AddMount, AllowDevice, Annotate, RemoveHook
 from gpushim.errors import InvalidNode
 from gpushim.present import Present
-from gpushim.request import MIG_CONFIG, Request
+from gpushim.request import INJECTED, MIG_CONFIG, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

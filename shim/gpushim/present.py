@@ -1,7 +1,7 @@
 """What a config has already: device nodes, rules, bind mounts, groups. Pure."""
 
 from gpushim.errors import Conflict
-from gpushim.rules import allows
+from gpushim.rules import Rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 class Present:
     """What a config has already: devices by path, bind mounts, rules."""
 
-    __slots__ = ("_default", "_devices", "_groups", "_mounts", "_rules")
+    __slots__ = ("_devices", "_groups", "_mounts", "_rules")
 
     def __init__(self, config: "dict[str, Any]", *, crun: bool) -> None:
         linux = config.get("linux") or {}
         self._devices = {_clean(d.get("path")): d for d in linux.get("devices") or ()}
-        self._mounts = [
-            (_clean(mount.get("destination")), _is_bind(mount)) for mount in config.get("mounts") or ()
-        ]
-        self._rules = (linux.get("resources") or {}).get("devices") or []
-        self._default = crun and not self._rules
+        mounts = [(_clean(m.get("destination")), _is_bind(m)) for m in config.get("mounts") or ()]
+        # Our paths are all below /dev: what lies elsewhere covers none of them.
+        self._mounts = [one for one in mounts if one[0] == "/dev" or one[0].startswith("/dev/")]
+        rules = (linux.get("resources") or {}).get("devices") or []
+        self._rules = Rules(rules, default=crun and not rules)
         user = (config.get("process") or {}).get("user") or {}
         self._groups = {user.get("gid"), *(user.get("additionalGids") or ())}
 
@@ -43,10 +43,10 @@ class Present:
 
     def denies(self, major: int, minor: "int | None", access: str) -> bool:
         """Whether a rule is needed; it counts as given from here on."""
-        if allows(self._rules, major, minor, access, default=self._default):
+        if self._rules.allow(major, minor, access):
             return False
         rule = {"allow": True, "type": "c", "major": major, "minor": minor, "access": access}
-        self._rules = [*self._rules, rule]
+        self._rules.add(rule)
         return True
 
     def cover(self, path: str) -> str:
@@ -55,9 +55,9 @@ class Present:
         """
         out = ""
         for destination, bind in self._mounts:
-            if path == destination or path.startswith(destination.rstrip("/") + "/"):
+            if path == destination or path.startswith(destination + "/"):
                 out = destination if bind else ""
-        return out if out != "/" else ""
+        return out
 
     def lacks_group(self, gid: int) -> bool:
         """Whether the process is not in the group *gid*; it counts as given from here on."""

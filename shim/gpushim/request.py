@@ -14,6 +14,8 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 MIG_MONITOR = "NVIDIA_MIG_MONITOR_DEVICES"
 MIG_CONFIG = "NVIDIA_MIG_CONFIG_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+# Our own annotation, a record for people: it asks for nothing, and one that comes in is not from us.
+INJECTED = "dev.gpushim/injected"
 
 CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
 DEFAULT_CAPABILITIES = ("compute", "utility")

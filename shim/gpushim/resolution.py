@@ -4,9 +4,7 @@ import posix as os
 
 from gpushim.argv import is_crun
 from gpushim.errors import InvalidNode
-from gpushim.plan import Plan, plan, without_hooks, without_record
-from gpushim.policy import Subject, judge
-from gpushim.request import requested
+from gpushim.request import INJECTED, requested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +12,7 @@ if TYPE_CHECKING:
 
     from gpushim.edits import Edit
     from gpushim.node import Node
+    from gpushim.plan import Plan
     from gpushim.policy import Verdict
     from gpushim.request import Request
     from gpushim.selection import Selection
@@ -47,7 +46,10 @@ def resolve(
     out = into or Resolution()
     out.request = requested(config, settings)
     if out.request is None:
-        return _finish(out, config)
+        # The way of most containers that come this far: what follows is not even imported.
+        return _finish(out, config) if INJECTED in (config.get("annotations") or {}) else out
+    from gpushim.policy import Subject, judge
+
     subject = Subject(config, nested=_in_user_namespace())
     out.verdicts = judge(out.request, subject, settings)
     granted = _granted(out)
@@ -57,6 +59,7 @@ def resolve(
     if out.node is None:
         return _finish(out, config)
     from gpushim import node, selection
+    from gpushim.plan import plan
 
     out.selection = selection.select(granted, out.node)
     node.look_up(out.node, out.selection.devices)
@@ -89,10 +92,10 @@ def _read_node(
 ) -> "Node | None":
     from gpushim import node, selection
 
-    gpus = bool(request.devices)
-    found = node.read_node(settings, state_dir, patient=False, gpus=gpus)
+    gpus, management = bool(request.devices), request.mig_monitor or request.mig_config
+    found = node.read_node(settings, state_dir, patient=False, gpus=gpus, management=management)
     if found is not None and selection.must_wait(request, found):
-        found = node.read_node(settings, state_dir, patient=True, gpus=gpus)
+        found = node.read_node(settings, state_dir, patient=True, gpus=gpus, management=management)
     if found is not None:
         return found
     text = f"{request.source}: asks for a GPU while no NVIDIA driver is loaded"
@@ -108,6 +111,8 @@ def _read_node(
 
 
 def _finish(out: Resolution, config: "dict[str, Any]", planned: "Plan | None" = None) -> Resolution:
+    from gpushim.plan import Plan, without_hooks, without_record
+
     rest = Plan()
     if planned is None:
         without_record(config, rest)

@@ -1,6 +1,7 @@
 """gpushim.settings_file and settings_schema: what config.toml may say, and how a fault is told."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,20 @@ def test_every_key_is_documented() -> None:
     page = (CHECKOUT / "docs/settings.md").read_text()
 
     assert [key for key in (*[key.name for key in KEYS], RULES, RUNTIMES) if f"`{key}`" not in page] == []
+
+
+@pytest.mark.parametrize("text", ["a = \n", "[a", "a = 1\na = 2\n", "a = nope\n", "[[a]]\n[a]\n"])
+def test_tomlkit_which_python_3_10_needs_refuses_the_same(
+    toml: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tomllib", None)
+    toml.write_text(text)
+
+    with pytest.raises(InvalidSettings) as raised:
+        effective(str(toml))
+
+    assert raised.value.id == "GS0505"
+    toml.write_text(STOCK)
+    assert effective(str(toml)).values == defaults() | {
+        "nvidia-container-cli.ldconfig": "@/sbin/ldconfig.real"
+    }

@@ -98,12 +98,20 @@ def _tables(text: str, path: str) -> dict[str, Any]:
 
 def _parse(text: str) -> dict[str, Any]:
     try:
-        import tomllib  # of 3.11 on, and 10 ms quicker to load; its errors are ValueErrors as tomlkit's
+        import tomllib  # of 3.11 on, and 10 ms quicker to load
     except ImportError:
-        import tomlkit
+        return _parse_with_tomlkit(text)
+    return tomllib.loads(text)
 
+
+def _parse_with_tomlkit(text: str) -> dict[str, Any]:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
         return tomlkit.parse(text).unwrap()
-    return tomllib.loads(text.replace("\r\n", "\n"))
+    except TOMLKitError as problem:  # a few of them are no ValueErrors, as tomllib's are
+        raise ValueError(str(problem)) from problem
 
 
 def _fill(table: dict[str, Any], way: tuple[str, ...], text: str, out: Effective) -> None:

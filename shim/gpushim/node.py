@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from gpushim.selection import Device
 
-# How long the GPUs' files may take before each gets a reader of its own, and what did not come is asked
-# again.
-PATIENCE = 0.25
+# Seconds that one reader of the GPUs' files has before each file that has not come gets a reader of its own, and
+# seconds in all for a container that may not need the ones that do not come.
+PATIENCE = 0.1
+QUICK = 0.25
 # A GPU that could not be read, or that has no UUID yet, is looked at again after so many seconds.
 RETRY = 60.0
 RETRY_UUID = 2.0
@@ -115,7 +116,7 @@ def read_node(
         return None
     if gpus:
         timeout = settings["gpushim.driver-timeout"]
-        node.gpus = read_gpus(roots, state_dir, timeout if patient else PATIENCE)
+        node.gpus = read_gpus(roots, state_dir, timeout if patient else QUICK)
     if management or _has_instances(node):
         _read_capabilities(node)
     return node
@@ -253,7 +254,7 @@ def _read_information(directory: str, buses: list[str], timeout: float) -> "list
     from gpushim import linux
 
     paths = [f"{directory}/{bus}/information" for bus in buses]
-    read = linux.read_files(paths, min(PATIENCE, timeout), timeout) if paths else []
+    read = linux.read_files(paths, min(PATIENCE, timeout / 2), timeout) if paths else []
     return [_row(bus, *answer, timeout) for bus, answer in zip(buses, read, strict=True)]
 
 

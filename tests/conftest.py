@@ -6,10 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import fakenode
 from tests.defaults import settings
+
+# Machines differ in speed, and what is tested here is never it.
+hypothesis.settings.register_profile(
+    "any-speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-speed")
 
 BIN = Path(sys.executable).parent
 

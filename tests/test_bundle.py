@@ -74,6 +74,12 @@ def test_another_name_than_config_json(directory: Path) -> None:
         pytest.param('{"linux":{"devices":{}}}', "GS0107: {path}: linux.devices: is not an array", id="devices-is-an-object"),
         pytest.param('{"mounts":[1]}', "GS0108: {path}: mounts[0]: is not an object", id="mount-is-a-number"),
         pytest.param('{"process":{"env":["A=1",2]}}', "GS0109: {path}: process.env[1]: is not a string", id="env-is-a-number"),
+        pytest.param('{"linux":{"devices":[{"path":[]}]}}', "GS0112: {path}: linux.devices[0].path: is not a string", id="path-is-a-list"),
+        pytest.param('{"linux":{"resources":{"devices":[{"major":{}}]}}}', "GS0112: {path}: linux.resources.devices[0].major: is not an integer", id="major-is-an-object"),
+        pytest.param('{"mounts":[{"options":1}]}', "GS0112: {path}: mounts[0].options: is not an array", id="options-is-a-number"),
+        pytest.param('{"hooks":{"prestart":[{"path":[]}]}}', "GS0112: {path}: hooks.prestart[0].path: is not a string", id="hook-path-is-a-list"),
+        pytest.param('{"process":{"user":{"additionalGids":[[]]}}}', "GS0109: {path}: process.user.additionalGids[0]: is not an integer", id="gid-is-a-list"),
+        pytest.param('{"process":{"user":{"uid":"root"}}}', "GS0107: {path}: process.user.uid: is not an integer", id="uid-is-a-string"),
         pytest.param('{"process":{"env":[],"env":[]}}', "GS0103: {path}: the key 'env' occurs twice in one object", id="key-twice"),
         pytest.param('{"Process":{}}', "GS0110: {path}: Process: runc reads this as 'process' and crun does not\nhint: write process", id="case-variant"),
         pytest.param('{"proce\u017f\u017f":{}}', "GS0110: {path}: proce\u017f\u017f: runc reads this as 'process' and crun does not\nhint: write process", id="long-s-is-s-to-go"),
@@ -177,3 +183,13 @@ def test_a_leftover_of_a_killed_process_with_our_pid_is_no_obstacle(directory: P
     bundle.write(found)
 
     assert os.listdir(directory) == ["config.json"]
+
+
+def test_what_can_be_read_but_not_written_is_too_deep(directory: Path) -> None:
+    """The reader and the writer of JSON have limits of their own: neither may end in a traceback."""
+    for depth in range(200, 1100, 20):
+        (directory / "config.json").write_text('{"a":' * depth + "1" + "}" * depth)
+        try:
+            bundle.write(bundle.open_bundle(str(directory)))
+        except InvalidBundle as problem:
+            assert problem.id == "GS0104"

@@ -309,7 +309,7 @@ TRIGGERS = re.findall(r'"([^"]+)"', re.search(r"triggers\[\] = \{(.*?)\}", SOURC
 
 
 @hypothesis_settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(tree=texts, trigger=st.sampled_from(TRIGGERS), data=st.data())
 def test_a_trigger_is_found_however_it_is_escaped(place: Place, tree: object, trigger: str, data: st.DataObject) -> None:  # fmt: skip
@@ -328,7 +328,7 @@ words = st.sampled_from(
 
 
 @hypothesis_settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(line=st.lists(words, max_size=7), crun=st.booleans())
 def test_no_command_line_slips_past(place: Place, line: list[str], crun: bool) -> None:

@@ -105,7 +105,7 @@ def resolved(config: dict[str, Any], values: dict[str, Any]) -> Resolution | Non
         return None
 
 
-many = hypothesis_settings(max_examples=300, deadline=None)
+many = hypothesis_settings(max_examples=300)
 
 
 @many
@@ -159,7 +159,7 @@ def test_what_is_unknown_survives(config: dict[str, Any], roots: dict[str, Any])
 
 @pytest.mark.usefixtures("roots")
 @hypothesis_settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(config=configs(), escape=st.booleans())
 def test_a_create_on_disk(config: dict[str, Any], escape: bool, shim: "Any") -> None:

@@ -24,7 +24,7 @@ _KEYS = {
     (): ("annotations", "hooks", "linux", "mounts", "process", "root"),
     ("process",): ("capabilities", "env", "user"),
     ("process", "capabilities"): ("bounding",),
-    ("process", "user"): ("additionalGids", "uid"),
+    ("process", "user"): ("additionalGids", "gid", "uid"),
     ("linux",): ("devices", "namespaces", "resources"),
     ("linux", "resources"): ("devices",),
     ("hooks",): ("createRuntime", "prestart"),
@@ -45,17 +45,21 @@ _SHAPES = {
     ("process", "env"): list,
     ("process", "user"): dict,
     ("process", "user", "additionalGids"): list,
+    ("process", "user", "gid"): int,
+    ("process", "user", "uid"): int,
     ("root",): dict,
 }
-_LISTS_OF_OBJECTS = (
-    ("hooks", "createRuntime"),
-    ("hooks", "prestart"),
-    ("linux", "devices"),
-    ("linux", "namespaces"),
-    ("linux", "resources", "devices"),
-    ("mounts",),
-)
-_JSON_NAMES = {dict: "an object", list: "an array"}
+# The lists of objects among them, and what the fields that are read hold.
+_HOOK: "dict[str, type]" = {"path": str}
+_ITEMS: "dict[tuple[str, ...], dict[str, type]]" = {
+    ("hooks", "createRuntime"): _HOOK,
+    ("hooks", "prestart"): _HOOK,
+    ("linux", "devices"): {"path": str, "type": str, "major": int, "minor": int},
+    ("linux", "namespaces"): {"type": str},
+    ("linux", "resources", "devices"): {"type": str, "major": int, "minor": int, "access": str},
+    ("mounts",): {"destination": str, "type": str, "options": list},
+}
+_JSON_NAMES: "dict[type, str]" = {dict: "an object", list: "an array", str: "a string", int: "an integer"}
 
 
 class Bundle:
@@ -96,7 +100,7 @@ def parse(data: bytes, path: str) -> "dict[str, Any]":
     except ValueError as problem:
         raise InvalidBundle("GS0103", f"{path}: {problem}") from problem
     except RecursionError as problem:
-        raise InvalidBundle("GS0104", f"{path}: is nested too deeply") from problem
+        raise _too_deep(path) from problem
     if not isinstance(config, dict):
         raise InvalidBundle("GS0105", f"{path}: is not a JSON object")
     _check(config, path)
@@ -109,7 +113,13 @@ def write(bundle: Bundle) -> None:
         data = dumps(bundle.config).encode("ascii")
     except ValueError as problem:  # 1E400 was read as infinity
         raise InvalidBundle("GS0106", f"{bundle.path}: a number is out of range") from problem
+    except RecursionError as problem:
+        raise _too_deep(bundle.path) from problem
     files.replace(bundle.path, data, bundle.stat.st_mode & 0o7777, bundle.stat)
+
+
+def _too_deep(path: str) -> InvalidBundle:
+    return InvalidBundle("GS0104", f"{path}: is nested too deeply")
 
 
 def _check(config: "dict[str, Any]", path: str) -> None:
@@ -117,13 +127,20 @@ def _check(config: "dict[str, Any]", path: str) -> None:
         value = _at(config, way)
         if value is not None and not isinstance(value, shape):
             raise InvalidBundle("GS0107", f"{path}: {'.'.join(way)}: is not {_JSON_NAMES[shape]}")
-    for way in _LISTS_OF_OBJECTS:
+    for way, fields in _ITEMS.items():
         for n, item in enumerate(_at(config, way) or ()):
             if not isinstance(item, dict):
                 raise InvalidBundle("GS0108", f"{path}: {'.'.join(way)}[{n}]: is not an object")
-    for n, entry in enumerate(_at(config, ("process", "env")) or ()):
-        if not isinstance(entry, str):
-            raise InvalidBundle("GS0109", f"{path}: process.env[{n}]: is not a string")
+            for name, shape in fields.items():
+                value = item.get(name)
+                if value is not None and not isinstance(value, shape):
+                    where = f"{'.'.join(way)}[{n}].{name}"
+                    raise InvalidBundle("GS0112", f"{path}: {where}: is not {_JSON_NAMES[shape]}")
+    for way, shape in ((("process", "env"), str), (("process", "user", "additionalGids"), int)):
+        for n, entry in enumerate(_at(config, way) or ()):
+            if not isinstance(entry, shape):
+                where = f"{'.'.join(way)}[{n}]"
+                raise InvalidBundle("GS0109", f"{path}: {where}: is not {_JSON_NAMES[shape]}")
     for way, keys in _KEYS.items():
         present = _at(config, way)
         if isinstance(present, dict):

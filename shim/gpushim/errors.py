@@ -30,6 +30,11 @@ class ShimError(Exception):
         return f"{text}\nhint: {self.hint}" if self.hint else text
 
 
+def shown(value: str) -> str:
+    """*value* as a message quotes it: an image may have written a megabyte."""
+    return repr(value if len(value) <= 100 else value[:100] + "…")
+
+
 class InvalidBundle(ShimError):
     """config.json or its directory is not what the OCI runtime-spec says."""
 

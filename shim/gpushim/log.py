@@ -24,7 +24,10 @@ def printable(text: str) -> str:
 def report(text: str, call: "Call") -> None:
     """Say *text*, an error, to whoever started us."""
     message = f"gpushim: {printable(text)}"
-    os.write(2, _bytes(message + "\n"))
+    try:
+        os.write(2, _bytes(message + "\n"))
+    except OSError:
+        pass  # an engine that closed it reads the log
     if not call.log:
         return
     if call.log_format == "json":

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from gpushim.selection import Device
 
-# Seconds that one reader of the GPUs' files has before each file that has not come gets a reader of its own, and
-# seconds in all for a container that may not need the ones that do not come.
+# Seconds that one reader of the GPUs' files has before each file that has not come gets a reader of its own,
+# and seconds in all for a container that may not need the ones that do not come.
 PATIENCE = 0.1
 QUICK = 0.25
 # A GPU that could not be read, or that has no UUID yet, is looked at again after so many seconds.

@@ -4,7 +4,7 @@ Source: the NVIDIA Container Toolkit's documented variables. Pure: takes the par
 settings, touches nothing.
 """
 
-from gpushim.errors import InvalidRequest
+from gpushim.errors import InvalidRequest, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _meaning(source: str, items: list[str]) -> tuple[str, ...]:
         if any(item != "none" for item in items):
             raise InvalidRequest(
                 "GS0201",
-                f"{source}: 'none' stands with other devices in {','.join(items)!r}",
+                f"{source}: 'none' stands with other devices in {shown(','.join(items))}",
                 hint="name the devices, or 'none' alone for the driver without a GPU",
             )
         return ()
@@ -137,7 +137,7 @@ def _all(env: dict[str, str], name: str) -> bool:
     value = env.get(name, "")
     if value and value.strip().lower() != "all":
         raise InvalidRequest(
-            "GS0202", f"{name}: unknown value {value!r}", hint="the one value it can have is 'all'"
+            "GS0202", f"{name}: unknown value {shown(value)}", hint="the one value it can have is 'all'"
         )
     return value != ""
 
@@ -154,7 +154,7 @@ def _capabilities(env: dict[str, str], settings: "dict[str, Any]", legacy: bool)
         if item != "all" and item not in CAPABILITIES:
             raise InvalidRequest(
                 "GS0203",
-                f"{DRIVER_CAPABILITIES}: unknown capability {item!r}",
+                f"{DRIVER_CAPABILITIES}: unknown capability {shown(item)}",
                 hint=f"the capabilities are {', '.join(CAPABILITIES)} and all",
             )
         if item != "all" and item not in known:

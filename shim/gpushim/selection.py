@@ -1,6 +1,6 @@
 """Which devices a request comes to on this node, each with its reason. Pure."""
 
-from gpushim.errors import InvalidNode, UnknownDevice
+from gpushim.errors import InvalidNode, UnknownDevice, shown
 from gpushim.node import Capability, Gpu, Node, whole
 from gpushim.request import DRIVER_CAPABILITIES, MIG_CONFIG, MIG_MONITOR, Request
 
@@ -117,7 +117,7 @@ def _gpu(name: str, source: str, node: Node) -> Gpu:
                     hint="gpushim node shows the state of every GPU",
                 )
             return gpu
-    raise UnknownDevice("GS0205", f"{source}: unknown device {name!r}", hint=_known(node))
+    raise UnknownDevice("GS0205", f"{source}: unknown device {shown(name)}", hint=_known(node))
 
 
 def _known(node: Node) -> str:

@@ -5,16 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* paths: count strings, each with its NUL, one after the other. */
@@ -48,8 +44,6 @@ int gs_open_in_root(int root, const char *path, int flags, int mode)
 
 	return fd < 0 ? -errno : (int) fd;
 }
-
-/* ---- the capability tree ---- */
 
 /* "7" of "gi7" with prefix "gi"; -1 for any other name. */
 static int number_after(const char *prefix, const char *name)
@@ -195,157 +189,4 @@ int gs_capabilities(const char *directory, struct gs_capability *out, int count)
 	}
 	closedir(dir);
 	return list.count;
-}
-
-/* ---- files of a driver that may be sick: read in children that may be lost ---- */
-
-/* What a child sends; below PIPE_BUF, so that frames of several children never mix. */
-struct frame {
-	int index, error, size;
-	char data[GS_FILE_SIZE];
-};
-
-static long now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000L + t.tv_nsec / 1000000L;
-}
-
-/* SIGKILL to ourselves after ms: nobody need know our pid, and it cannot be caught. In D state it waits for its turn.
- */
-static void die_after(int ms)
-{
-	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
-	struct itimerspec when = {.it_value = {.tv_sec = ms / 1000, .tv_nsec = (ms % 1000) * 1000000L}};
-	timer_t timer;
-
-	if (timer_create(CLOCK_MONOTONIC, &event, &timer) < 0 || timer_settime(timer, 0, &when, NULL) < 0)
-		_exit(1);
-}
-
-static void close_from(int first)
-{
-	/* close_range(2) is 5.9, openat2 is 5.6 and the rest of this file works on older kernels still. */
-	if (syscall(SYS_close_range, (unsigned) first, ~0U, 0U) == 0)
-		return;
-	for (long fd = first, end = sysconf(_SC_OPEN_MAX); fd < end && fd < 65536; fd++)
-		close((int) fd);
-}
-
-/* Become a process that holds nothing of the caller's but the pipe, as descriptor 3. */
-static void detach(int pipe_end)
-{
-	int null = open("/dev/null", O_RDWR);
-
-	if (dup2(pipe_end, 3) < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)
-		_exit(1);
-	close_from(4);
-	setsid();
-	if (chdir("/") < 0) /* a lost child must not keep the bundle's file system busy */
-		_exit(1);
-}
-
-static void send_file(const char *path, int index)
-{
-	struct frame frame = {.index = index};
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, frame.data, sizeof(frame.data));
-
-	frame.error = n < 0 ? errno : 0;
-	frame.size = n < 0 ? 0 : (int) n;
-	if (fd >= 0)
-		close(fd);
-	if (write(3, &frame, offsetof(struct frame, data) + (size_t) frame.size) < 0)
-		_exit(1);
-}
-
-/* A grandchild for the files first to last: init reaps it, so that the runtime we become never meets it. */
-static int start_reader(const char *const *path, int first, int last, int pipe_end, int ms)
-{
-	pid_t child = fork();
-
-	if (child < 0)
-		return -errno;
-	if (child > 0) {
-		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
-			;
-		return 0;
-	}
-	if (fork() != 0)
-		_exit(0);
-	die_after(ms);
-	detach(pipe_end);
-	for (int i = first; i <= last; i++)
-		send_file(path[i], i);
-	_exit(0);
-}
-
-/* Take frames until all files are in, every reader is gone, or it is end. The number still missing, or -errno. */
-static int collect(int pipe_end, struct gs_file *out, int missing, int count, long end)
-{
-	while (missing > 0) {
-		struct pollfd ready = {.fd = pipe_end, .events = POLLIN};
-		long left = end - now_ms();
-		struct frame frame;
-		ssize_t n;
-
-		if (left <= 0)
-			break;
-		if (poll(&ready, 1, (int) left) <= 0)
-			continue;
-		n = read(pipe_end, &frame, offsetof(struct frame, data));
-		if (n == 0)
-			break;
-		if (n != offsetof(struct frame, data) || frame.index < 0 || frame.index >= count || frame.size < 0 ||
-		    frame.size > GS_FILE_SIZE)
-			return -EPROTO;
-		if (frame.size && read(pipe_end, frame.data, (size_t) frame.size) != frame.size)
-			return -EPROTO;
-		if (out[frame.index].error != ETIMEDOUT)
-			continue; /* both readers of a slow file came through */
-		out[frame.index].error = frame.error;
-		out[frame.index].size = frame.size;
-		memcpy(out[frame.index].data, frame.data, (size_t) frame.size);
-		missing--;
-	}
-	return missing;
-}
-
-/*
- * The starts of count files, whose reading may block for ever. One child reads them in turn; what it has not
- * delivered after patience_ms gets a child each, and all of them until deadline_ms, both counted from now.
- * The number of files that did not come, or -errno.
- */
-int gs_read_files(const char *paths, int count, int patience_ms, int deadline_ms, struct gs_file *out)
-{
-	const char *path[256];
-	long start = now_ms();
-	int ends[2], missing = count;
-
-	if (count < 0 || count > (int) (sizeof(path) / sizeof(*path)))
-		return -E2BIG;
-	for (int i = 0; i < count; i++, paths += strlen(paths) + 1) {
-		path[i] = paths;
-		out[i].error = ETIMEDOUT;
-		out[i].size = 0;
-	}
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return -errno;
-	missing = start_reader(path, 0, count - 1, ends[1], deadline_ms);
-	if (missing == 0)
-		missing = collect(ends[0], out, count, count, start + patience_ms);
-	if (missing > 0 && deadline_ms > patience_ms) {
-		for (int i = 0; i < count; i++)
-			if (out[i].error == ETIMEDOUT)
-				start_reader(path, i, i, ends[1], deadline_ms - patience_ms);
-		close(ends[1]);
-		ends[1] = -1;
-		missing = collect(ends[0], out, missing, count, start + deadline_ms);
-	}
-	if (ends[1] >= 0)
-		close(ends[1]);
-	close(ends[0]);
-	return missing;
 }

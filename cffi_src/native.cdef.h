@@ -1,4 +1,10 @@
 #define GS_FILE_SIZE ...
+#define GS_UUID_SIZE ...
+#define GS_NVML_DONE ...
+#define GS_NVML_LOAD ...
+#define GS_NVML_SYMBOL ...
+#define GS_NVML_INIT ...
+#define GS_NVML_COUNT ...
 
 struct gs_stat {
 	int error, mode, major, minor, uid, gid;
@@ -13,7 +19,17 @@ struct gs_file {
 	char data[...];
 };
 
+struct gs_nvml_device {
+	int gpu, minor, mig, gi, ci, error;
+	char uuid[...];
+};
+
+struct gs_nvml_status {
+	int stage, code;
+};
+
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
 int gs_read_files(const char *paths, int count, int patience_ms, int deadline_ms, struct gs_file *out);
+int gs_nvml(const char *library, int deadline_ms, struct gs_nvml_device *out, int count, struct gs_nvml_status *status);

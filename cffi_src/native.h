@@ -4,6 +4,13 @@
 #include <stddef.h>
 
 #define GS_FILE_SIZE 4080
+#define GS_UUID_SIZE 96
+
+#define GS_NVML_DONE 0
+#define GS_NVML_LOAD 1	 /* the library cannot be loaded */
+#define GS_NVML_SYMBOL 2 /* it lacks a function */
+#define GS_NVML_INIT 3	 /* nvmlInit_v2 failed */
+#define GS_NVML_COUNT 4	 /* nvmlDeviceGetCount_v2 failed */
 
 /* lstat(2) of one path: error is 0 or an errno, the rest is 0 with it. */
 struct gs_stat {
@@ -24,7 +31,22 @@ struct gs_file {
 	char data[GS_FILE_SIZE];
 };
 
+/*
+ * One device that NVML knows: mig, gi and ci are -1 for a GPU itself. error is 0 or an nvmlReturn_t; uuid is text of
+ * NVML's and ends with a NUL whatever it wrote.
+ */
+struct gs_nvml_device {
+	int gpu, minor, mig, gi, ci, error;
+	char uuid[GS_UUID_SIZE];
+};
+
+/* How far NVML came: GS_NVML_DONE, or where it stopped and with which nvmlReturn_t. */
+struct gs_nvml_status {
+	int stage, code;
+};
+
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
 int gs_read_files(const char *paths, int count, int patience_ms, int deadline_ms, struct gs_file *out);
+int gs_nvml(const char *library, int deadline_ms, struct gs_nvml_device *out, int count, struct gs_nvml_status *status);

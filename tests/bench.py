@@ -124,6 +124,14 @@ def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
     create("create that asks for nothing, added", eight, budget="1.5", unit="N", less="N")
     create("create with a trigger, `void`", eight, visible + "void", budget="1.3")
     create("create, `all` on 8 GPUs", eight, visible + "all", budget="1.6")
+    eight_by_seven = environment("eight-by-seven", "eight-by-seven")
+    gpu = fakenode.NODES["eight-by-seven"].gpus[3]
+    create(
+        "create, one of 8 x 7 MIG by UUID",
+        eight_by_seven,
+        visible + fakenode.mig_uuid(gpu, 9, 0),
+        budget="2.2",
+    )
     create(
         "create, 16 GPUs x 7 MIG, `all` + monitor",
         sixteen,

@@ -52,7 +52,7 @@ class Shim:
     def settings(self) -> dict[str, Any]:
         """The values under which `resolve` sees the same node."""
         values = settings()
-        for root, where in (("proc", "proc"), ("sys", "sys"), ("dev", ".")):
+        for root, where in (("proc", "proc"), ("sys", "sys"), ("dev", "."), ("driver", "driver")):
             values[f"gpushim.roots.{root}"] = str(self.root / where)
         values["state"] = str(self.state)
         return values

@@ -1,4 +1,4 @@
-/* Every entry point of native.c once, for a build with sanitizers: native_driver DIRECTORY FIFO. */
+/* Every entry point of native.c once, for a build with sanitizers: native_driver DIRECTORY FIFO NVML. */
 #define _GNU_SOURCE
 #include "native.h"
 
@@ -12,11 +12,13 @@ int main(int argc, char **argv)
 {
 	struct gs_capability small[1], large[64];
 	struct gs_file *files = calloc(2, sizeof(*files));
+	struct gs_nvml_device devices[16];
+	struct gs_nvml_status status;
 	struct gs_stat stats[2];
 	char paths[4096];
 	int root, fd, n;
 
-	if (argc != 3 || !files)
+	if (argc != 4 || !files)
 		return 2;
 	n = snprintf(paths, sizeof(paths), "/dev/null%c%s/none", '\0', argv[1]);
 	if (n < 0 || n >= (int) sizeof(paths))
@@ -37,5 +39,9 @@ int main(int argc, char **argv)
 	close(fd);
 	close(root);
 	free(files);
+	n = gs_nvml(argv[3], 2000, devices, 16, &status);
+	printf("nvml %d %d %d\n", n, status.stage, n > 1 ? devices[1].gi : -1);
+	n = gs_nvml("/none", 2000, devices, 16, &status);
+	printf("nvml %d %d\n", n, status.stage);
 	return 0;
 }

@@ -28,7 +28,7 @@ def edited(case: Path, directory: Path) -> dict[str, Any]:
     name = (case / "node").read_text().strip() if (case / "node").exists() else "seed"
     fakenode.build(directory, name)
     values = settings()
-    values |= {f"gpushim.roots.{root}": str(directory / root) for root in ("proc", "sys")}
+    values |= {f"gpushim.roots.{root}": str(directory / root) for root in ("proc", "sys", "driver")}
     values["gpushim.roots.dev"] = str(directory)
     config = parse((case / "config.json").read_bytes(), "config.json")
     edits.apply(config, resolve(config, values, "runc", str(directory / "state")).edits)

@@ -15,6 +15,7 @@ import pytest
 
 from gpushim import linux
 from gpushim._native import lib
+from tests import fakenode
 
 PACKAGE = Path(linux.__file__).parent
 
@@ -261,7 +262,11 @@ def test_no_entry_point_leaks_memory_or_descriptors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
 
+    fakenode.build(tmp_path / "node", "seed")
+    (library,) = (tmp_path / "node/driver").rglob("libnvidia-ml.so.1")
+
     def once() -> None:
+        assert len(linux.nvml(str(library), 5)[2]) == 8
         linux.stat_many(["/dev/null"] * 100)
         linux.capabilities(str(tmp_path))
         linux.read_files([str(tmp_path / "file"), str(tmp_path / "none")], 1, 1)
@@ -288,7 +293,8 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     write_access(tmp_path / "tree/gpu0/mig/gi1/access")
     write_access(tmp_path / "tree/gpu0/mig/gi1/ci0/access", "x" * 300)
     os.mkfifo(tmp_path / "fifo")
-    sources = [str(checkout / "cffi_src/native.c"), str(checkout / "tests/native_driver.c")]
+    sources = [str(checkout / f"cffi_src/{name}.c") for name in ("native", "lost", "read_files", "nvml")]
+    sources.append(str(checkout / "tests/native_driver.c"))
     flags = [
         "-g",
         "-O1",
@@ -300,10 +306,12 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes", "-Wstrict-prototypes", "-Wformat=2"]
     driver = str(tmp_path / "driver")
     include = f"-I{checkout / 'cffi_src'}"
-    subprocess.run(["gcc", *flags, *warnings, include, "-o", driver, *sources, "-lrt"], check=True)
+    subprocess.run(["gcc", *flags, *warnings, include, "-o", driver, *sources, "-lrt", "-ldl"], check=True)
+    fakenode.build(tmp_path / "node", "seed")
+    (library,) = (tmp_path / "node/driver").rglob("libnvidia-ml.so.1")
 
     done = subprocess.run(
-        [driver, str(tmp_path / "tree"), str(tmp_path / "fifo")], capture_output=True, text=True
+        [driver, str(tmp_path / "tree"), str(tmp_path / "fifo"), str(library)], capture_output=True, text=True
     )
 
     assert done.stderr == ""
@@ -313,5 +321,7 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
         f"files 1 {errno.ETIMEDOUT} 0 1",
         f"too many {-errno.E2BIG}",
         f"root 1 {-errno.ENOENT}",
+        "nvml 8 0 7",
+        "nvml 0 1",
     ]
     assert done.returncode == 0

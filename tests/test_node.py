@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushim import node
-from gpushim.node import Node, read_majors, read_node
+from gpushim.node import Node, read_capabilities, read_majors, read_node
 from gpushim.selection import Device
 from tests import fakenode
 from tests.defaults import settings
@@ -23,7 +23,9 @@ class Host:
         self.directory = directory
         fakenode.build(directory, name)
         self.settings: dict[str, Any] = settings()
-        self.settings |= {f"gpushim.roots.{root}": str(directory / root) for root in ("proc", "sys")}
+        self.settings |= {
+            f"gpushim.roots.{root}": str(directory / root) for root in ("proc", "sys", "driver")
+        }
         self.settings["gpushim.roots.dev"] = str(directory)
         self.gpus = directory / "proc/driver/nvidia/gpus"
         self.cache = directory / "state/node.json"
@@ -31,6 +33,7 @@ class Host:
     def read(self, *, patient: bool = False) -> Node:
         found = read_node(self.settings, str(self.directory / "state"), patient=patient)
         assert found is not None
+        read_capabilities(found, management=True)
         return found
 
 

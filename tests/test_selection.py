@@ -38,6 +38,10 @@ def request(*devices: str, **more: Any) -> Request:
     return Request(devices, "NVIDIA_VISIBLE_DEVICES", **more)
 
 
+def selected(request: Request, node: Node) -> Selection:
+    return select(request, node, [])
+
+
 def paths(selection: Selection) -> list[str]:
     return [device.path.removeprefix("/dev/") for device in selection.devices]
 
@@ -46,11 +50,11 @@ CONTROL = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
 
 
 def test_all_is_every_gpu_in_order() -> None:
-    assert paths(select(request("all"), node(gpu(0), gpu(1)))) == [*CONTROL, "nvidia0", "nvidia1"]
+    assert paths(selected(request("all"), node(gpu(0), gpu(1)))) == [*CONTROL, "nvidia0", "nvidia1"]
 
 
 def test_none_is_the_driver_without_a_gpu() -> None:
-    assert paths(select(request(), node(gpu(0)))) == CONTROL
+    assert paths(selected(request(), node(gpu(0)))) == CONTROL
 
 
 @pytest.mark.parametrize(
@@ -63,15 +67,19 @@ def test_none_is_the_driver_without_a_gpu() -> None:
     ],
 )
 def test_a_device_is_given_once_and_in_the_order_of_gpus(devices: list[str]) -> None:
-    assert paths(select(request(*devices), node(gpu(0), gpu(1), gpu(2)))) == [*CONTROL, "nvidia0", "nvidia1"]
+    assert paths(selected(request(*devices), node(gpu(0), gpu(1), gpu(2)))) == [
+        *CONTROL,
+        "nvidia0",
+        "nvidia1",
+    ]
 
 
 def test_an_index_is_not_a_minor() -> None:
-    assert paths(select(request("0"), node(gpu(0, 5), gpu(1, 0)))) == [*CONTROL, "nvidia5"]
+    assert paths(selected(request("0"), node(gpu(0, 5), gpu(1, 0)))) == [*CONTROL, "nvidia5"]
 
 
 def test_a_gpu_comes_with_its_instances_and_with_no_other_gpus() -> None:
-    selection = select(request("1"), node(gpu(0, 0, 7), gpu(1, 1, 1, 2)))
+    selection = selected(request("1"), node(gpu(0, 0, 7), gpu(1, 1, 1, 2)))
 
     assert paths(selection) == [
         *CONTROL,
@@ -84,7 +92,7 @@ def test_a_gpu_comes_with_its_instances_and_with_no_other_gpus() -> None:
 
 
 def test_access_is_what_each_kind_needs() -> None:
-    selection = select(request("all", mig_monitor=True), node(gpu(0, 0, 7)))
+    selection = selected(request("all", mig_monitor=True), node(gpu(0, 0, 7)))
 
     assert {d.path: (d.major, d.minor, d.access) for d in selection.devices} == {
         "/dev/nvidiactl": (195, 255, "rw"),
@@ -108,11 +116,11 @@ def test_access_is_what_each_kind_needs() -> None:
     ],
 )
 def test_control_nodes_follow_the_capabilities(capabilities: tuple[str, ...], expected: list[str]) -> None:
-    assert paths(select(request(capabilities=capabilities), node())) == expected
+    assert paths(selected(request(capabilities=capabilities), node())) == expected
 
 
 def test_what_is_left_out_is_said() -> None:
-    selection = select(request(capabilities=("utility",)), node())
+    selection = selected(request(capabilities=("utility",)), node())
 
     assert selection.withheld == [
         ("/dev/nvidia-uvm", "NVIDIA_DRIVER_CAPABILITIES does not name compute"),
@@ -122,7 +130,7 @@ def test_what_is_left_out_is_said() -> None:
 
 
 def test_modules_that_are_not_loaded_are_a_warning_with_the_command() -> None:
-    selection = select(request(capabilities=CAPABILITIES), node(nvidia=195, nvidiactl=195))
+    selection = selected(request(capabilities=CAPABILITIES), node(nvidia=195, nvidiactl=195))
 
     assert paths(selection) == ["nvidiactl"]
     assert selection.warnings == [
@@ -134,28 +142,28 @@ def test_modules_that_are_not_loaded_are_a_warning_with_the_command() -> None:
 def test_up_to_the_535_series_the_major_has_another_name() -> None:
     old = node(gpu(0), **{"nvidia-frontend": 195})
 
-    selection = select(request("0", capabilities=("display",)), old)
+    selection = selected(request("0", capabilities=("display",)), old)
 
     assert paths(selection) == ["nvidiactl", "nvidia-modeset", "nvidia0"]
     assert {device.major for device in selection.devices} == {195}
 
 
 def test_both_management_capabilities() -> None:
-    selection = select(request("all", mig_monitor=True, mig_config=True), node(gpu(0)))
+    selection = selected(request("all", mig_monitor=True, mig_config=True), node(gpu(0)))
 
     assert paths(selection)[-2:] == ["nvidia-caps/nvidia-cap2", "nvidia-caps/nvidia-cap1"]
     assert selection.later_instances
 
 
 def test_monitoring_gives_no_rule_for_later_instances() -> None:
-    assert not select(request("all", mig_monitor=True), node(gpu(0))).later_instances
+    assert not selected(request("all", mig_monitor=True), node(gpu(0))).later_instances
 
 
 def test_a_driver_from_before_mig_gives_a_warning_and_nothing() -> None:
     old = node(gpu(0))
     old.monitor = None
 
-    selection = select(request("all", mig_monitor=True), old)
+    selection = selected(request("all", mig_monitor=True), old)
 
     assert paths(selection) == [*CONTROL, "nvidia0"]
     assert selection.warnings == [
@@ -177,7 +185,7 @@ def test_a_driver_from_before_mig_gives_a_warning_and_nothing() -> None:
 )  # fmt: skip
 def test_an_unknown_device_is_named_and_the_known_are_listed(devices: list[str], message: str) -> None:
     with pytest.raises(ShimError) as raised:
-        select(request(*devices), node(gpu(0), gpu(1, uuid="")))
+        selected(request(*devices), node(gpu(0), gpu(1, uuid="")))
 
     assert str(raised.value).startswith(message)
     assert str(raised.value).endswith(f"\nhint: this node has 0 ({UUID}0), 1 (no UUID yet)")
@@ -185,20 +193,20 @@ def test_an_unknown_device_is_named_and_the_known_are_listed(devices: list[str],
 
 def test_a_node_without_gpus_says_so() -> None:
     with pytest.raises(ShimError) as raised:
-        select(request("0"), node())
+        selected(request("0"), node())
 
     assert raised.value.hint == "this node has no GPU"
-    assert paths(select(request("all"), node())) == CONTROL
+    assert paths(selected(request("all"), node())) == CONTROL
 
 
 def test_a_gpu_that_cannot_be_read_costs_those_who_name_it() -> None:
     sick = node(gpu(0), gpu(1, -1, uuid="", fault="Input/output error"))
 
-    everyone = select(request("all"), sick)
+    everyone = selected(request("all"), sick)
     with pytest.raises(ShimError) as raised:
-        select(request("1"), sick)
+        selected(request("1"), sick)
 
-    assert paths(select(request("0"), sick)) == [*CONTROL, "nvidia0"]
+    assert paths(selected(request("0"), sick)) == [*CONTROL, "nvidia0"]
     assert paths(everyone) == [*CONTROL, "nvidia0"]
     assert everyone.warnings == ["GPU 1 (0000:01:00.0) is left out: Input/output error"]
     assert str(raised.value).startswith(
@@ -217,13 +225,13 @@ def test_an_instance_is_whole_or_an_error() -> None:
         (half, "GS0402: GPU 0 instance 7: has no access file in the kernel"),
     ):
         with pytest.raises(ShimError) as raised:
-            select(request("all"), node(one))
+            selected(request("all"), node(one))
         assert str(raised.value) == message
 
 
 def test_capabilities_without_a_major_are_an_error() -> None:
     with pytest.raises(ShimError) as raised:
-        select(request("all"), node(gpu(0, 0, 7), nvidia=195))
+        selected(request("all"), node(gpu(0, 0, 7), nvidia=195))
 
     assert str(raised.value) == "GS0405: GPU 0 instance 7: nvidia-caps has no major number in /proc/devices"
 
@@ -247,7 +255,7 @@ def test_only_who_asks_for_a_late_gpu_waits(devices: list[str], expected: bool) 
 
 
 def test_every_device_has_a_reason() -> None:
-    selection = select(request("all", mig_monitor=True, mig_config=True), node(gpu(0, 0, 7)))
+    selection = selected(request("all", mig_monitor=True, mig_config=True), node(gpu(0, 0, 7)))
 
     reasons: list[Device] = [device for device in selection.devices if not device.why]
     assert reasons == []

@@ -30,6 +30,7 @@ GPU = {
     "gpushim._native.lib",
     "gpushim.edits",
     "gpushim.linux",
+    "gpushim.names",
     "gpushim.node",
     "gpushim.plan",
     "gpushim.policy",

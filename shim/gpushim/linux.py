@@ -65,6 +65,28 @@ def read_files(paths: list[str], patience: float, deadline: float) -> list[tuple
     return [(one.error, ffi.buffer(one.data, one.size)[:]) for one in out]
 
 
+NVML_LOAD: int = lib.GS_NVML_LOAD
+NVML_SYMBOL: int = lib.GS_NVML_SYMBOL
+
+
+def nvml(library: str, deadline: float) -> tuple[int, int, list[tuple[list[int], bytes]]]:
+    """The stage that NVML of *library* failed at (0: none), its nvmlReturn_t, and each device that it knows.
+
+    A device is `[gpu, minor, mig, gi, ci, nvmlReturn_t]` and its UUID. TimeoutError after *deadline* seconds,
+    ChildProcessError or another OSError where it crashed or made no sense.
+    """
+    room = 1024  # 16 GPUs with 7 MIG devices are 128; a thousand are none
+    out, status = ffi.new("struct gs_nvml_device[]", room), ffi.new("struct gs_nvml_status *")
+    count = lib.gs_nvml(_bytes(library), int(deadline * 1000), out, room, status)
+    if count < 0:
+        raise _error(count, library)
+    rows = []
+    for one in out[0 : min(count, room)]:
+        numbers = [one.gpu, one.minor, one.mig, one.gi, one.ci, one.error]
+        rows.append((numbers, ffi.string(one.uuid)))
+    return status.stage, status.code, rows
+
+
 def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
     """A descriptor of *path* with the directory *root* as /, whatever links the path meets (openat2(2))."""
     fd: int = lib.gs_open_in_root(root, _bytes(path), flags, mode)

@@ -103,12 +103,12 @@ class Roots:
 
 
 def read_node(
-    settings: "dict[str, Any]", state_dir: str, *, patient: bool, gpus: bool = True, management: bool = True
+    settings: "dict[str, Any]", state_dir: str, *, patient: bool, gpus: bool = True
 ) -> "Node | None":
-    """The node as it is now; None while no driver is loaded.
+    """The node as it is now, its capabilities still unread; None while no driver is loaded.
 
     *patient*: wait for a GPU whose files do not come, up to `gpushim.driver-timeout`; else it is given
-    `fault`. *gpus* and *management* False leave those, and mig/config and mig/monitor, unread.
+    `fault`. *gpus* False leaves them unread.
     """
     roots = Roots(settings)
     node = Node(roots, read_majors(roots.proc))
@@ -117,9 +117,13 @@ def read_node(
     if gpus:
         timeout = settings["gpushim.driver-timeout"]
         node.gpus = read_gpus(roots, state_dir, timeout if patient else QUICK)
-    if management or _has_instances(node):
-        _read_capabilities(node)
     return node
+
+
+def read_capabilities(node: Node, *, management: bool) -> None:
+    """The instances of the node's GPUs, and mig/config and mig/monitor if *management*."""
+    if management or _has_instances(node):
+        _walk_capabilities(node)
 
 
 def look_up(node: Node, devices: "list[Device]") -> None:
@@ -300,7 +304,7 @@ def _entries(directory: str) -> list[str]:
         return []  # a driver from before MIG, or a GPU that cannot be read
 
 
-def _read_capabilities(node: Node) -> None:
+def _walk_capabilities(node: Node) -> None:
     from gpushim import linux
 
     directory = node.roots.proc + "/driver/nvidia/capabilities"

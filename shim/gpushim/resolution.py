@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpushim.edits import Edit
+    from gpushim.identity import NvmlDevice
     from gpushim.node import Node
     from gpushim.plan import Plan
     from gpushim.policy import Verdict
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 class Resolution:
     """What was asked, what policy said, what the node has, and the edits that follow."""
 
-    __slots__ = ("edits", "node", "request", "selection", "verdicts", "warnings")
+    __slots__ = ("edits", "identities", "node", "request", "selection", "verdicts", "warnings")
 
     def __init__(self) -> None:
         self.request: Request | None = None
         self.verdicts: list[Verdict] = []
         self.node: Node | None = None
+        self.identities: list[NvmlDevice] = []
         self.selection: Selection | None = None
         self.edits: list[Edit] = []
         self.warnings: list[str] = []
@@ -61,7 +63,7 @@ def resolve(
     from gpushim import node, selection
     from gpushim.plan import plan
 
-    out.selection = selection.select(granted, out.node)
+    out.selection = selection.select(granted, out.node, out.identities)
     node.look_up(out.node, out.selection.devices)
     planned = plan(
         config,
@@ -92,12 +94,23 @@ def _read_node(
 ) -> "Node | None":
     from gpushim import node, selection
 
-    gpus, management = bool(request.devices), request.mig_monitor or request.mig_config
-    found = node.read_node(settings, state_dir, patient=False, gpus=gpus, management=management)
+    gpus = bool(request.devices)
+    found = node.read_node(settings, state_dir, patient=False, gpus=gpus)
     if found is not None and selection.must_wait(request, found):
-        found = node.read_node(settings, state_dir, patient=True, gpus=gpus, management=management)
-    if found is not None:
-        return found
+        found = node.read_node(settings, state_dir, patient=True, gpus=gpus)
+    if found is None:
+        _without_driver(request, settings, out)
+        return None
+    if selection.needs_nvml(request, found):
+        from gpushim.identity import read_identities
+
+        out.identities = read_identities(settings)
+    # After NVML's answer: what it names must be there still.
+    node.read_capabilities(found, management=request.mig_monitor or request.mig_config)
+    return found
+
+
+def _without_driver(request: "Request", settings: "dict[str, Any]", out: Resolution) -> None:
     text = f"{request.source}: asks for a GPU while no NVIDIA driver is loaded"
     if settings["gpushim.on-no-driver"] != "ignore":
         raise InvalidNode(
@@ -107,7 +120,6 @@ def _read_node(
             'gpushim.on-no-driver = "ignore"',
         )
     out.warnings.append(f"{text}: the container starts without one")
-    return None
 
 
 def _finish(out: Resolution, config: "dict[str, Any]", planned: "Plan | None" = None) -> Resolution:

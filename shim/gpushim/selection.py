@@ -1,8 +1,13 @@
 """Which devices a request comes to on this node, each with its reason. Pure."""
 
-from gpushim.errors import InvalidNode, UnknownDevice, shown
+from gpushim.errors import InvalidNode
+from gpushim.names import Names, is_mig_index, number
 from gpushim.node import Capability, Gpu, Node, whole
 from gpushim.request import DRIVER_CAPABILITIES, MIG_CONFIG, MIG_MONITOR, Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpushim.identity import NvmlDevice
 
 # Fixed in kernel-open/common/inc/nv.h and nvidia-uvm; the majors are not.
 _NVIDIACTL = 255
@@ -59,72 +64,76 @@ class Selection:
 
 def must_wait(request: Request, node: Node) -> bool:
     """Whether *request* hangs on a GPU whose files did not come in the short time."""
-    late = [gpu for gpu in node.gpus if gpu.late]
+    late = [gpu.index for gpu in node.gpus if gpu.late]
     if not late:
         return False
     if request.devices == ("all",):
         return True
     known = {gpu.uuid.lower() for gpu in node.gpus}
-    return any(
-        (_index(name) in [gpu.index for gpu in late])
-        or (name.startswith("GPU-") and name.lower() not in known)
-        for name in request.devices
-    )
+    for name in request.devices:
+        index, _, mig = name.partition(":")
+        if number(index) in late and (not mig or number(mig) >= 0):
+            return True
+        parent = name[4:].partition("/")[0] if name.startswith("MIG-GPU-") else name
+        if parent.startswith("GPU-") and parent.lower() not in known:
+            return True
+    return False
 
 
-def select(request: Request, node: Node) -> Selection:
-    """The devices of *request* on *node*; UnknownDevice or InvalidNode when it cannot be had whole."""
+def needs_nvml(request: Request, node: Node) -> bool:
+    """Whether *request* names something of which the kernel does not tell."""
+    known = {gpu.uuid.lower() for gpu in node.gpus}
+    unknown = any(not gpu.uuid and not gpu.fault for gpu in node.gpus)
+    for name in request.devices:
+        if name.startswith("MIG-") and not name.startswith("MIG-GPU-"):
+            return True
+        if is_mig_index(name):
+            return True
+        if unknown and name.startswith("GPU-") and name.lower() not in known:
+            return True
+    return False
+
+
+def select(request: Request, node: Node, identities: "list[NvmlDevice]") -> Selection:
+    """The devices of *request* on *node*; UnknownDevice or InvalidNode when it cannot be had whole.
+
+    *identities*: what NVML says, empty where `needs_nvml` is false.
+    """
     out = Selection()
-    out.gpus = _gpus(request, node, out)
+    parts = _parts(request, node, identities, out)
+    out.gpus = [gpu for gpu, _ in parts]
     _control(request, node, out)
     major = node.gpu_major()
     assert major is not None  # a node without a driver never comes here
     for gpu in out.gpus:
         why = f"{request.source}: GPU {gpu.index}"
         out.devices.append(Device(f"/dev/nvidia{gpu.minor}", major, gpu.minor, "rw", why))
-    for gpu in out.gpus:
-        _instances(request, gpu, node, out)
+    for gpu, migs in parts:
+        _instances(request, gpu, migs, node, out)
     _management(request, node, out)
     return out
 
 
-def _index(name: str) -> int:
-    return int(name) if name.isdigit() and name.isascii() and len(name) < 8 else -1
-
-
-def _gpus(request: Request, node: Node, out: Selection) -> list[Gpu]:
+def _parts(
+    request: Request, node: Node, identities: "list[NvmlDevice]", out: Selection
+) -> "list[tuple[Gpu, set[tuple[int, int]] | None]]":
+    """Each GPU that is asked for, in order, with its MIG devices as (gi, ci); None is all of it."""
     if request.devices == ("all",):
         for gpu in node.gpus:
             if gpu.fault:
                 out.withheld.append((f"GPU {gpu.index}", f"{gpu.bus}: {gpu.fault}"))
                 out.warnings.append(f"GPU {gpu.index} ({gpu.bus}) is left out: {gpu.fault}")
-        return [gpu for gpu in node.gpus if not gpu.fault]
-    found = {}
+        return [(gpu, None) for gpu in node.gpus if not gpu.fault]
+    found: dict[int, set[tuple[int, int]] | None] = {}
     for name in request.devices:
-        gpu = _gpu(name, request.source, node)
-        found[gpu.index] = gpu
-    return [found[index] for index in sorted(found)]
-
-
-def _gpu(name: str, source: str, node: Node) -> Gpu:
-    index = _index(name)
-    for gpu in node.gpus:
-        if gpu.index == index or (gpu.uuid and gpu.uuid.lower() == name.lower()):
-            if gpu.fault:
-                raise InvalidNode(
-                    "GS0404",
-                    f"{source}: GPU {gpu.index} ({gpu.bus}): {gpu.fault}",
-                    hint="gpushim node shows the state of every GPU",
-                )
-            return gpu
-    raise UnknownDevice("GS0205", f"{source}: unknown device {shown(name)}", hint=_known(node))
-
-
-def _known(node: Node) -> str:
-    if not node.gpus:
-        return "this node has no GPU"
-    names = [f"{gpu.index} ({gpu.uuid or 'no UUID yet'})" for gpu in node.gpus]
-    return f"this node has {', '.join(names)}"
+        gpu, mig = Names(request.source, node, identities).resolve(name)
+        if mig is None:
+            found[gpu.index] = None
+        else:
+            migs = found.setdefault(gpu.index, set())
+            if migs is not None:
+                migs.add(mig)
+    return [(node.gpus[index], found[index]) for index in sorted(found)]
 
 
 def _control(request: Request, node: Node, out: Selection) -> None:
@@ -175,12 +184,18 @@ def _capability(node: Node, capability: "Capability | None", what: str, why: str
     return Device(f"{_CAPS}{found.minor}", major, found.minor, "r", why, found.mode)
 
 
-def _instances(request: Request, gpu: Gpu, node: Node, out: Selection) -> None:
+def _instances(
+    request: Request, gpu: Gpu, migs: "set[tuple[int, int]] | None", node: Node, out: Selection
+) -> None:
     for gi, instance in sorted(gpu.instances.items()):
+        if migs is not None and gi not in [one[0] for one in migs]:
+            continue
         what = f"GPU {gpu.index} instance {gi}"
         why = f"{request.source}: {what}"
         out.devices.append(_capability(node, instance.access, what, why))
         for ci, compute in sorted(instance.computes.items()):
+            if migs is not None and (gi, ci) not in migs:
+                continue
             what = f"GPU {gpu.index} instance {gi} compute {ci}"
             why = f"{request.source}: {what}"
             out.devices.append(_capability(node, compute, what, why))

@@ -33,6 +33,7 @@ def test_show_changed_only(shim: Shim) -> None:
 
     assert sorted(report["settings"]) == [
         "gpushim.roots.dev",
+        "gpushim.roots.driver",
         "gpushim.roots.proc",
         "gpushim.roots.sys",
         "nvidia-container-runtime.runtimes",

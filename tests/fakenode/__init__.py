@@ -4,8 +4,12 @@
 gpushim at them. Formats: kernel-open/nvidia/{nv-caps,nv-procfs}.c. Device nodes are real ones, so they need root.
 """
 
+import functools
 import os
+import platform
 import stat
+import subprocess
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -27,9 +31,16 @@ def build(directory: Path, node: "str | Node", *, avoid: "set[int] | None" = Non
         (directory / root).mkdir(parents=True, exist_ok=True)
     _proc(directory / "proc", node)
     _sys(directory / "sys", node)
+    if node.driver:
+        _library(directory / "driver", node)
     if os.geteuid() == 0:
         _dev(directory / "dev", node)
-    roots = {"proc": directory / "proc", "sys": directory / "sys", "dev": directory}
+    roots = {
+        "driver": directory / "driver",
+        "proc": directory / "proc",
+        "sys": directory / "sys",
+        "dev": directory,
+    }
     lines = [f'{name} = "{path}"' for name, path in roots.items()]
     (directory / "config.toml").write_text("[gpushim.roots]\n" + "\n".join(lines) + "\n")
     return node
@@ -57,6 +68,51 @@ def capability_minor(gpu_minor: int, gi: int, ci: int | None = None) -> int:
 def gpu_uuid(gpu: Gpu) -> str:
     """A UUID that is the same in each build."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, gpu.bus)}"
+
+
+def mig_uuid(gpu: Gpu, gi: int, ci: int) -> str:
+    """As gpu_uuid, of one MIG device."""
+    return f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu.bus}/{gi}/{ci}')}"
+
+
+def sabotage(directory: Path, *lines: str) -> None:
+    """Have NVML of the node in *directory* do what *lines* say (nvml.c): `hang`, `lost 1`, `init 9` …"""
+    text = "".join(f"do {line}\n" for line in lines)
+    path = next((directory / "driver").rglob("nvml.txt"))
+    kept = [line for line in path.read_text().splitlines(True) if not line.startswith("do ")]
+    path.write_text("".join(kept) + text)
+
+
+@functools.cache
+def _compiled() -> bytes:
+    """NVML of every simulated node: what it says stands in a file beside it."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "libnvidia-ml.so.1"
+        source = Path(__file__).parent / "nvml.c"
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(out), str(source)], check=True)
+        return out.read_bytes()
+
+
+def _library(root: Path, node: Node) -> None:
+    where = root / f"usr/lib/{platform.machine()}-linux-gnu"
+    where.mkdir(parents=True, exist_ok=True)
+    (where / "libnvidia-ml.so.1").write_bytes(_compiled())
+    lines = []
+    seen = [
+        gpu
+        for gpu in sorted(
+            node.gpus, key=lambda gpu: int(gpu.bus.split(":")[0], 16) << 16 | int(gpu.bus.split(":")[1], 16)
+        )
+        if gpu.state != "excluded"
+    ]
+    for index, gpu in enumerate(seen):
+        lines.append(f"gpu {index} {gpu.minor} {gpu_uuid(gpu)} 81559 {gpu.model}")
+        pairs = [(gi, ci) for gi, computes in sorted(gpu.instances.items()) for ci in computes]
+        lines += [
+            f"mig {index} {slot} {gi} {ci} {mig_uuid(gpu, gi, ci)} 9856"
+            for slot, (gi, ci) in enumerate(pairs)
+        ]
+    (where / "nvml.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests import fakenode
 from tests.real.conftest import SeedNode
 from tests.real.cri import Containerd, containerd
 
@@ -73,6 +74,19 @@ def test_an_unknown_device_lists_the_known(engine: tuple[Containerd, SeedNode]) 
 
     assert "unknown device '7'" in raised.value.details()
     assert "this node has 0 (GPU-" in raised.value.details()
+
+
+def test_a_mig_device_by_uuid(engine: tuple[Containerd, SeedNode]) -> None:
+    running, seed = engine
+    uuid = fakenode.mig_uuid(seed.node.gpus[0], 8, 0)
+
+    with running.pod("gpushim") as pod:
+        container = pod.start((f"NVIDIA_VISIBLE_DEVICES={uuid}",))
+        out = pod.execute(
+            container, "/opens", "/dev/nvidia-caps/nvidia-cap75:r", "/dev/nvidia0:rw", *asked(seed, 76, 66)
+        )
+
+    assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENXIO", "ENXIO", "ENXIO", "EPERM"]
 
 
 def test_a_plain_pod(engine: tuple[Containerd, SeedNode]) -> None:

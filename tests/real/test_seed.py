@@ -107,6 +107,16 @@ def test_a_pod_that_asks_for_none_and_monitors(seed: Seed) -> None:
     assert opens == GPU | none | instances | MONITORED | NOT_CONFIGURED
 
 
+def test_one_mig_device_by_uuid(seed: Seed) -> None:
+    gpu = seed.node.gpus[0]
+
+    opens = seed.opens(f"NVIDIA_VISIBLE_DEVICES={fakenode.mig_uuid(gpu, 7, 0)}", DEVICES[1])
+
+    assert opens == GPU | INSTANCES | NOT_MONITORED | NOT_CONFIGURED
+    other = seed.opens(f"NVIDIA_VISIBLE_DEVICES={fakenode.mig_uuid(gpu, 8, 0)}", DEVICES[1])
+    assert (other["cap66:r"], other["caps:66:r"], other["nvidia0:rw"]) == ("ENOENT", "EPERM", "ENXIO")
+
+
 def test_a_plain_container_is_byte_identical(seed: Seed) -> None:
     for env in ((), ("NVIDIA_VISIBLE_DEVICES=void", *MONITOR)):
         bundle = seed.bundle(*env)

@@ -26,6 +26,8 @@ def command(as_json: bool) -> None:
     environ = dict(os.environb)
     effective = settings.load(environ)
     found = node.read_node(effective, settings.state_dir(environ), patient=True)
+    if found is not None:
+        node.read_capabilities(found, management=True)
     report = as_dict(found, effective["gpushim.roots.proc"])
     if as_json:
         click.echo(json.dumps(report, indent=2))

@@ -9,8 +9,8 @@ from gpushim.policy import Subject, judge
 from gpushim.request import Request
 from tests.defaults import settings
 
-MONITOR = Request(("all",), "NVIDIA_VISIBLE_DEVICES", mig_monitor=True)
-CONFIG = Request(("all",), "NVIDIA_VISIBLE_DEVICES", mig_config=True)
+MONITOR = Request(("all",), "NVIDIA_VISIBLE_DEVICES", extras={"mig-monitor": "NVIDIA_MIG_MONITOR_DEVICES"})
+CONFIG = Request(("all",), "NVIDIA_VISIBLE_DEVICES", extras={"mig-config": "NVIDIA_MIG_CONFIG_DEVICES"})
 
 
 def container(capabilities: object = None, *, user_namespace: bool = False, uid: int = 0) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_a_refusal_may_be_set_to_be_ignored() -> None:
         pytest.param([{"mig-config": "allow"}], 0, False, id="another-kind"),
         pytest.param([{"mig-monitor": "deny"}, {"mig-monitor": "allow"}], 0, False, id="first-match-decides"),
         pytest.param([{"uid": 5, "mig-monitor": "deny"}, {"mig-monitor": "allow"}], 0, True, id="second-matches"),
-        pytest.param([{"annotation": {"a": "b"}, "mig-monitor": "allow"}], 0, False, id="annotations-do-not-count-yet"),
+        pytest.param([{"annotation": {"a": "b"}, "mig-monitor": "allow"}], 0, False, id="annotations-of-no-engine"),
     ],
 )  # fmt: skip
 def test_rules(rules: list[dict[str, object]], uid: int, expected: bool) -> None:
@@ -122,3 +122,18 @@ def test_a_rule_is_named_where_it_decided() -> None:
     assert verdict.describe() == (
         'NVIDIA_MIG_MONITOR_DEVICES: granted by gpushim.policy.rules[1].mig-monitor = "allow"'
     )
+
+
+def test_a_rule_may_match_what_the_engine_itself_says() -> None:
+    key = "io.kubernetes.cri.sandbox-namespace"
+    rules = [{"annotation": {key: "monitoring"}, "mig-monitor": "allow"}]
+    values = settings(gpushim__policy__rules=rules)
+
+    def grants(engine: str, **annotations: str) -> bool:
+        tree = container() | {"annotations": {key: "monitoring"} | annotations}
+        return judge(MONITOR, Subject(tree, engine=engine), values)[1].granted
+
+    assert grants("containerd")
+    assert not grants("containerd", **{key: "default"})
+    assert not grants("crio")
+    assert not grants("")

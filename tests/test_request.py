@@ -91,7 +91,9 @@ def test_mig_variables_know_all_in_any_case(value: str) -> None:
     )
 
     assert request is not None
-    assert (request.mig_monitor, request.mig_config) == (True, True)
+    assert request.extras == {
+        name: f"NVIDIA_{name.upper().replace('-', '_')}_DEVICES" for name in ("mig-monitor", "mig-config")
+    }
 
 
 @pytest.mark.parametrize(

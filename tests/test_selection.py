@@ -46,6 +46,8 @@ def paths(selection: Selection) -> list[str]:
     return [device.path.removeprefix("/dev/") for device in selection.devices]
 
 
+MONITORS = {"mig-monitor": "NVIDIA_MIG_MONITOR_DEVICES"}
+BOTH = MONITORS | {"mig-config": "NVIDIA_MIG_CONFIG_DEVICES"}
 CONTROL = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
 
 
@@ -92,7 +94,7 @@ def test_a_gpu_comes_with_its_instances_and_with_no_other_gpus() -> None:
 
 
 def test_access_is_what_each_kind_needs() -> None:
-    selection = selected(request("all", mig_monitor=True), node(gpu(0, 0, 7)))
+    selection = selected(request("all", extras=MONITORS), node(gpu(0, 0, 7)))
 
     assert {d.path: (d.major, d.minor, d.access) for d in selection.devices} == {
         "/dev/nvidiactl": (195, 255, "rw"),
@@ -149,21 +151,21 @@ def test_up_to_the_535_series_the_major_has_another_name() -> None:
 
 
 def test_both_management_capabilities() -> None:
-    selection = selected(request("all", mig_monitor=True, mig_config=True), node(gpu(0)))
+    selection = selected(request("all", extras=BOTH), node(gpu(0)))
 
     assert paths(selection)[-2:] == ["nvidia-caps/nvidia-cap2", "nvidia-caps/nvidia-cap1"]
     assert selection.later_instances
 
 
 def test_monitoring_gives_no_rule_for_later_instances() -> None:
-    assert not selected(request("all", mig_monitor=True), node(gpu(0))).later_instances
+    assert not selected(request("all", extras=MONITORS), node(gpu(0))).later_instances
 
 
 def test_a_driver_from_before_mig_gives_a_warning_and_nothing() -> None:
     old = node(gpu(0))
     old.monitor = None
 
-    selection = selected(request("all", mig_monitor=True), old)
+    selection = selected(request("all", extras=MONITORS), old)
 
     assert paths(selection) == [*CONTROL, "nvidia0"]
     assert selection.warnings == [
@@ -255,7 +257,7 @@ def test_only_who_asks_for_a_late_gpu_waits(devices: list[str], expected: bool) 
 
 
 def test_every_device_has_a_reason() -> None:
-    selection = selected(request("all", mig_monitor=True, mig_config=True), node(gpu(0, 0, 7)))
+    selection = selected(request("all", extras=BOTH), node(gpu(0, 0, 7)))
 
     reasons: list[Device] = [device for device in selection.devices if not device.why]
     assert reasons == []

@@ -168,6 +168,8 @@ def test_legacy_is_as_auto_with_a_warning(toml: Path) -> None:
         pytest.param("[[gpushim.policy.rules]]\nuser-namespace = 1\nmig-monitor = 'allow'\n", "GS0519: {toml}:1: gpushim.policy.rules[0].user-namespace: must be true or false", id="rule-user-namespace"),
         pytest.param("[[gpushim.policy.rules]]\nannotation = 'a'\nmig-monitor = 'allow'\n", "GS0520: {toml}:1: gpushim.policy.rules[0].annotation: is a table of strings", id="rule-annotation"),
         pytest.param("[[gpushim.policy.rules]]\nnamespace = 'a'\nmig-monitor = 'allow'\n", "GS0521: {toml}:1: gpushim.policy.rules[0].namespace: is nothing a rule can match", id="rule-unknown"),
+        pytest.param("[[gpushim.policy.rules]]\nannotation.a = 'b'\nmig-monitor = 'allow'\n", "GS0525: {toml}:1: gpushim.policy.rules[0].annotation: no engine is named", id="rule-annotation-without-engine"),
+        pytest.param("[gpushim]\nengine = 'containerd'\n[[gpushim.policy.rules]]\nannotation.a = 'b'\nmig-monitor = 'allow'\n", "GS0526: {toml}:3: gpushim.policy.rules[0].annotation: 'a' is not one that the engine itself sets", id="rule-annotation-of-somebody"),
         pytest.param("[gpushim]\nruntimes = []\n", "GS0522: {toml}:2: gpushim.runtimes: is a table", id="runtimes-no-table"),
         pytest.param("[gpushim.runtimes.x]\nfoo = 1\n", "GS0523: {toml}:1: gpushim.runtimes.x: is a table that holds", id="runtimes-unknown"),
         pytest.param("[gpushim.runtimes.'a=b']\nruntimes = []\n", "GS0524: {toml}:1: gpushim.runtimes.a=b: is no name", id="runtimes-name"),

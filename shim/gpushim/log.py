@@ -37,6 +37,14 @@ def report(text: str, call: "Call") -> None:
     append(call.log, line)
 
 
+def audit(text: str) -> None:
+    """One line *text* to the system's log, whether or not a debug log is on."""
+    import syslog
+
+    syslog.openlog("gpushim", syslog.LOG_PID, syslog.LOG_AUTH)
+    syslog.syslog(syslog.LOG_NOTICE, printable(text))
+
+
 def debug(target: str, text: str) -> None:
     """One line *text* to the debug log: a file, or `syslog`."""
     if target == "syslog":

@@ -7,13 +7,11 @@ import time
 from gpushim import argv, bundle, settings
 from gpushim.errors import InvalidSettings, ShimError, in_words
 from gpushim.request import requested
-from gpushim.resolution import resolve
+from gpushim.resolution import Resolution, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
-
-    from gpushim.resolution import Resolution
 
 _EX_CONFIG = 78  # sysexits.h: the launcher tells it from an interpreter that does not work
 
@@ -22,12 +20,12 @@ def main(args: list[str]) -> "NoReturn":
     """`compile`, or `shim HANDLER RUNTIME IGNORED-SIGNALS` and the engine's own arguments (launcher.c)."""
     if args[0] == "compile":
         sys.exit(_compile())
-    _, _handler, runtime, ignored, *rest = args
+    _, handler, runtime, ignored, *rest = args
     call = argv.Call()
     try:
         call = argv.parse(rest, runtime)
         if call.command in argv.MAKERS:
-            prepare(call, runtime)
+            prepare(call, handler, runtime)
     except (ShimError, OSError, MemoryError) as problem:
         from gpushim import log
 
@@ -37,7 +35,7 @@ def main(args: list[str]) -> "NoReturn":
     os.execv(runtime, [runtime, *rest])
 
 
-def prepare(call: "argv.Call", runtime: str) -> None:
+def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
     """Edit the bundle of *call* on disk, if its container asks for anything."""
     started = time.monotonic()
     found = bundle.open_bundle(call.bundle, call.config)
@@ -48,7 +46,11 @@ def prepare(call: "argv.Call", runtime: str) -> None:
         if requested(found.config, settings.last(os.environ)) is not None:
             raise
         return
-    resolution = resolve(found.config, effective, runtime, settings.state_dir(os.environ))
+    resolution = Resolution()
+    try:
+        resolve(found.config, effective, runtime, settings.state_dir(os.environ), resolution, handler=handler)
+    finally:
+        _audit(call, resolution)
     if resolution.edits:
         from gpushim import edits
 
@@ -60,6 +62,19 @@ def prepare(call: "argv.Call", runtime: str) -> None:
         log.debug(effective["gpushim.log"], _line(call, resolution, time.monotonic() - started))
 
 
+def _audit(call: "argv.Call", resolution: Resolution) -> None:
+    """A line to the system's log for each verdict on what can change the node or reach beyond it."""
+    if not resolution.verdicts:
+        return
+    from gpushim import policy
+
+    verdicts = [verdict for verdict in resolution.verdicts if verdict.kind in policy.AUDITED]
+    for verdict in verdicts:
+        from gpushim import log
+
+        log.audit(f"{call.command} {call.container_id}: {verdict.kind}: {verdict.describe()}")
+
+
 def _compile() -> int:
     try:
         return 0 if settings.refresh(os.environ) else _EX_CONFIG
@@ -68,7 +83,7 @@ def _compile() -> int:
         return _EX_CONFIG
 
 
-def _line(call: "argv.Call", resolution: "Resolution", seconds: float) -> str:
+def _line(call: "argv.Call", resolution: Resolution, seconds: float) -> str:
     what = [verdict.describe() for verdict in resolution.verdicts]
     what += [edit.describe() for edit in resolution.edits]
     what += [f"warning: {text}" for text in resolution.warnings]

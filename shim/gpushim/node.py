@@ -77,12 +77,13 @@ class Instance:
 class Node:
     """What one look at the kernel's files gave."""
 
-    __slots__ = ("config", "gpus", "majors", "monitor", "roots")
+    __slots__ = ("config", "gpus", "imex_channels", "majors", "monitor", "roots")
 
     def __init__(self, roots: "Roots", majors: dict[str, int]) -> None:
         self.roots = roots
         self.majors = majors
         self.gpus: list[Gpu] = []
+        self.imex_channels: list[int] = []
         self.config: Capability | None = None
         self.monitor: Capability | None = None
 
@@ -289,6 +290,15 @@ def _fault(error: int, name: str, words: str) -> str:
     import errno  # 0.1 ms that a healthy node does not pay
 
     return words if error == getattr(errno, name) else os.strerror(error)
+
+
+def read_imex_channels(node: Node) -> None:
+    """The channels whose nodes the administrator made."""
+    names = _entries(node.roots.dev + "/dev/nvidia-caps-imex-channels")
+    numbers = [name.removeprefix("channel") for name in names if name.startswith("channel")]
+    node.imex_channels = sorted(
+        [int(one) for one in numbers if one.isdigit() and one.isascii() and len(one) < 8]
+    )
 
 
 def _has_instances(node: Node) -> bool:

@@ -4,7 +4,7 @@ from gpushim import __version__
 from gpushim.edits import AddDevice, AddGroup, AddMount, AllowDevice, Annotate, RemoveHook
 from gpushim.errors import InvalidNode
 from gpushim.present import Present
-from gpushim.request import INJECTED, MIG_CONFIG, Request
+from gpushim.request import INJECTED, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def plan(
     if selection.later_instances:
         caps = node.majors["nvidia-caps"]
         if present.denies(caps, None, "r"):
-            why = f"{MIG_CONFIG}: instances that are made later"
+            words = request.extras.get("mig-config") or request.extras["management"]
+            why = f"{words}: instances that are made later"
             out.edits.append(AllowDevice(caps, None, "r", why))
     _warn_of_covers(selection.devices, covers, out)
     value = _record(selection, request)
@@ -73,6 +74,12 @@ def _check_host(device: "Device", subject: "Subject", out: Plan) -> None:
     numbers = (device.major, device.minor)
     if device.host == numbers:
         return
+    if device.host is None and device.must_exist:
+        raise InvalidNode(
+            "GS0413",
+            f"{device.why}: {device.path} is not on this host",
+            hint="the administrator makes it: mknod(1)",
+        )
     if device.host is None:
         state = "is not on this host"
     else:
@@ -144,8 +151,5 @@ def _record(selection: "Selection", request: Request) -> str:
         instances = sum([len(gpu.instances) for gpu in selection.gpus])
         if instances:
             words.append(f"instances={instances}")
-    if request.mig_monitor:
-        words.append("mig-monitor")
-    if request.mig_config:
-        words.append("mig-config")
+    words += sorted(request.extras)
     return " ".join(words)

@@ -26,6 +26,32 @@ KINDS = (
 )
 
 
+# Whatever grants or refuses one of these is told to the system's log.
+AUDITED = ("mig-config", "management", "nvswitch", "imex")
+
+# The annotations that an engine itself sets last, whatever a pod's or an image's say, so that a rule may
+# trust them. containerd 1.5 to 2.2: pkg/cri/server/container_create_linux.go and
+# internal/cri/server/container_create.go append annotations.DefaultCRIAnnotations behind the annotations that
+# pass through from pod and container; customopts. WithAnnotation overwrites. CRI-O 1.20 to 1.34:
+# internal/factory/container/container.go, SpecAddAnnotations copies the container's labels last of all, and
+# these are the kubelet's (pkg/kubelet/kuberuntime/labels.go).
+ENGINE_ANNOTATIONS = {
+    "containerd": (
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.cri.container-type",
+        "io.kubernetes.cri.sandbox-id",
+        "io.kubernetes.cri.sandbox-name",
+        "io.kubernetes.cri.sandbox-namespace",
+    ),
+    "crio": (
+        "io.kubernetes.container.name",
+        "io.kubernetes.pod.name",
+        "io.kubernetes.pod.namespace",
+        "io.kubernetes.pod.uid",
+    ),
+}
+
+
 class Verdict:
     """Whether one kind of request is granted, which setting decided, and what is missing if it is not."""
 
@@ -59,14 +85,17 @@ class Verdict:
 class Subject:
     """Who runs the container, as far as a policy may look."""
 
-    __slots__ = ("sys_admin", "uid", "user_namespace")
+    __slots__ = ("annotations", "sys_admin", "uid", "user_namespace")
 
-    def __init__(self, config: "dict[str, Any]", *, nested: bool = False) -> None:
-        """*nested*: the caller itself lives in a user namespace."""
+    def __init__(self, config: "dict[str, Any]", *, nested: bool = False, engine: str = "") -> None:
+        """*nested*: the caller itself lives in a user namespace. *engine*: whose own annotations count."""
         process = config.get("process") or {}
         self.user_namespace = nested or has_user_namespace(config)
         self.sys_admin = "CAP_SYS_ADMIN" in bounding(process.get("capabilities"))
         self.uid = (process.get("user") or {}).get("uid", 0)
+        known = ENGINE_ANNOTATIONS.get(engine, ())
+        annotations = config.get("annotations") or {}
+        self.annotations = {key: annotations[key] for key in known if key in annotations}
 
 
 def bounding(capabilities: "Any") -> "list[Any]":
@@ -122,5 +151,5 @@ def _matches(rule: "dict[str, Any]", subject: Subject) -> bool:
         return False
     if rule.get("user-namespace", subject.user_namespace) != subject.user_namespace:
         return False
-    # Which annotations an engine itself sets last is not settled here yet, so none of them counts.
-    return "annotation" not in rule
+    wanted = rule.get("annotation", {})
+    return all(subject.annotations.get(key) == value for key, value in wanted.items())

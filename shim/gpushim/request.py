@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 MIG_MONITOR = "NVIDIA_MIG_MONITOR_DEVICES"
 MIG_CONFIG = "NVIDIA_MIG_CONFIG_DEVICES"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 # Our own annotation, a record for people: it asks for nothing, and one that comes in is not from us.
 INJECTED = "dev.gpushim/injected"
+
+_MIG = (("mig-monitor", MIG_MONITOR), ("mig-config", MIG_CONFIG))
 
 CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
 DEFAULT_CAPABILITIES = ("compute", "utility")
@@ -26,10 +29,12 @@ class Request:
 
     `devices` is `("all",)`, or device names in the order asked (none of them for a container that wants the
     driver and no GPU); `source` is the variable they come from and `kind` the kind of policy that decides on
-    it.
+    them. `extras` are the other kinds that are asked for, with the words that ask: `mig-monitor`, `mig-
+    config`, `management`, `imex`. `management` and `imex` are the names asked for by these, `("all",)` or
+    some.
     """
 
-    __slots__ = ("capabilities", "devices", "kind", "mig_config", "mig_monitor", "source", "words")
+    __slots__ = ("capabilities", "devices", "extras", "imex", "kind", "management", "source", "words")
 
     def __init__(
         self,
@@ -39,16 +44,18 @@ class Request:
         words: str = "",
         kind: str = "devices-env",
         capabilities: tuple[str, ...] = DEFAULT_CAPABILITIES,
-        mig_monitor: bool = False,
-        mig_config: bool = False,
+        extras: "dict[str, str] | None" = None,
+        management: tuple[str, ...] = (),
+        imex: tuple[str, ...] = (),
     ) -> None:
         self.devices = devices
         self.source = source
         self.words = words
         self.kind = kind
         self.capabilities = capabilities
-        self.mig_monitor = mig_monitor
-        self.mig_config = mig_config
+        self.extras = extras or {}
+        self.management = management
+        self.imex = imex
 
     def without(self, kinds: list[str]) -> "Request":
         """This request, less what *kinds* of policy refused."""
@@ -60,18 +67,14 @@ class Request:
             words=self.words,
             kind=self.kind,
             capabilities=self.capabilities,
-            mig_monitor=self.mig_monitor and "mig-monitor" not in kinds,
-            mig_config=self.mig_config and "mig-config" not in kinds,
+            extras={kind: words for kind, words in self.extras.items() if kind not in kinds},
+            management=() if "management" in kinds else self.management,
+            imex=() if "imex" in kinds else self.imex,
         )
 
     def kinds(self) -> list[tuple[str, str]]:
-        """Each kind of policy that must agree, with the variable that asks for it."""
-        out = [(self.kind, self.source)]
-        if self.mig_monitor:
-            out.append(("mig-monitor", MIG_MONITOR))
-        if self.mig_config:
-            out.append(("mig-config", MIG_CONFIG))
-        return out
+        """Each kind of policy that must agree, with the words that ask for it."""
+        return [(self.kind, self.source), *self.extras.items()]
 
 
 def environment(config: "dict[str, Any]") -> dict[str, str]:
@@ -87,35 +90,82 @@ def environment(config: "dict[str, Any]") -> dict[str, str]:
 def requested(config: "dict[str, Any]", settings: "dict[str, Any]") -> Request | None:
     """What *config* asks for; None when nothing, InvalidRequest when it cannot be understood."""
     env = environment(config)
-    source, items = _devices(env, settings)
+    source, items = _by_environment(env, settings)
+    # Whoever sets it wants no GPU, whatever an engine or a device plugin adds.
+    if "void" in items or "void" in items_of(env.get(VISIBLE_DEVICES, "")):
+        return None
+    kind, imex = "devices-env", _imex(env, settings)
+    if settings["accept-nvidia-visible-devices-as-volume-mounts"] or settings["gpushim.annotation-prefixes"]:
+        from gpushim import outside  # sources that most nodes have switched off
+
+        higher = outside.selected(config, settings)
+        if higher.items:
+            source, items, kind = higher.source, higher.items, higher.kind
+        imex = higher.imex or imex
     if not items or "void" in items:
         return None
-    legacy = source == "CUDA_VERSION"
+    extras = {name: variable for name, variable in _MIG if _all(env, variable)}
+    management: tuple[str, ...] = ()
+    if any("=" in item for item in items):
+        from gpushim import cdi_names
+
+        named = cdi_names.split(source, items, settings if kind == "devices-env" else None)
+        items, management = named.devices, named.management
+        imex = imex or named.imex
+        extras |= named.extras
+    if settings["features.ignore-imex-channel-requests"]:
+        imex = ()
+    if imex:
+        extras.setdefault("imex", IMEX_CHANNELS)
     return Request(
         _meaning(source, items),
         source,
         words=",".join(items),
-        capabilities=_capabilities(env, settings, legacy),
-        mig_monitor=_all(env, MIG_MONITOR),
-        mig_config=_all(env, MIG_CONFIG),
+        kind=kind,
+        capabilities=_capabilities(env, settings, source == "CUDA_VERSION"),
+        extras=extras,
+        management=management,
+        imex=imex,
     )
 
 
-def _devices(env: dict[str, str], settings: "dict[str, Any]") -> tuple[str, list[str]]:
+def _by_environment(env: dict[str, str], settings: "dict[str, Any]") -> tuple[str, list[str]]:
     """The variable that selects devices, and its items."""
-    swarm = [name for name in _items(settings["swarm-resource"]) if name in env]
+    swarm = [name for name in items_of(settings["swarm-resource"]) if name in env]
     if swarm:
-        return " and ".join(swarm), _items(",".join([env[name] for name in swarm]))
+        return " and ".join(swarm), items_of(",".join([env[name] for name in swarm]))
     if VISIBLE_DEVICES in env:
-        return VISIBLE_DEVICES, _items(env[VISIBLE_DEVICES])
+        return VISIBLE_DEVICES, items_of(env[VISIBLE_DEVICES])
     # A CUDA image from before the variables: asking for everything was what starting it meant.
     if env.get("CUDA_VERSION") and not env.get("NVIDIA_REQUIRE_CUDA"):
         return "CUDA_VERSION", ["all"]
     return "", []
 
 
-def _items(value: str) -> list[str]:
+def items_of(value: str) -> list[str]:
     return [item for item in [part.strip() for part in value.split(",")] if item]
+
+
+def _imex(env: dict[str, str], settings: "dict[str, Any]") -> tuple[str, ...]:
+    """The IMEX channels of the environment; `all` and `none` ask for none, as an image may not ask for
+    all.
+    """
+    items = items_of(env.get(IMEX_CHANNELS, ""))
+    if not items or settings["features.ignore-imex-channel-requests"]:
+        return ()
+    if "void" in items or "all" in items or "none" in items:
+        return ()
+    return tuple([channel(IMEX_CHANNELS, item) for item in items])
+
+
+def channel(source: str, item: str) -> str:
+    """The decimal number of the IMEX channel *item*, `N` or `channelN`; InvalidRequest where it is none."""
+    digits = item.removeprefix("channel")
+    if digits.isdigit() and digits.isascii() and len(digits) < 8 and int(digits) < 1 << 20:
+        return str(int(digits))
+    raise InvalidRequest(
+        "GS0207", f"{source}: unknown IMEX channel {shown(item)}", hint="write its number: 0, or channel0"
+    )
 
 
 def _meaning(source: str, items: list[str]) -> tuple[str, ...]:
@@ -144,8 +194,8 @@ def _all(env: dict[str, str], name: str) -> bool:
 
 def _capabilities(env: dict[str, str], settings: "dict[str, Any]", legacy: bool) -> tuple[str, ...]:
     supported = settings["supported-driver-capabilities"]
-    known = tuple(c for c in CAPABILITIES if c in _items(supported))
-    items = _items(env.get(DRIVER_CAPABILITIES, ""))
+    known = tuple(c for c in CAPABILITIES if c in items_of(supported))
+    items = items_of(env.get(DRIVER_CAPABILITIES, ""))
     if settings["gpushim.driver-capabilities"] == "all" or (legacy and not items):
         return known
     if not items:

@@ -40,10 +40,14 @@ def resolve(
     runtime: str,
     state_dir: str,
     into: "Resolution | None" = None,
+    *,
+    handler: str = "",
 ) -> Resolution:
     """The edits that *config* needs under *settings*, to be run by the low-level *runtime*.
 
-    ShimError where the container must not start; *into* then holds what was known until there.
+    ShimError where the container must not start; *into* then holds what was known until there. *handler* is
+    the name under which the engine calls this program: it may have an engine of its own in
+    `gpushim.runtimes`.
     """
     out = into or Resolution()
     out.request = requested(config, settings)
@@ -52,7 +56,8 @@ def resolve(
         return _finish(out, config) if INJECTED in (config.get("annotations") or {}) else out
     from gpushim.policy import Subject, judge
 
-    subject = Subject(config, nested=_in_user_namespace())
+    engine = settings["gpushim.runtimes"].get(handler, {}).get("engine") or settings["gpushim.engine"]
+    subject = Subject(config, nested=_in_user_namespace(), engine=engine)
     out.verdicts = judge(out.request, subject, settings)
     granted = _granted(out)
     if granted is None:
@@ -94,7 +99,7 @@ def _read_node(
 ) -> "Node | None":
     from gpushim import node, selection
 
-    gpus = bool(request.devices)
+    gpus = bool(request.devices or request.management)
     found = node.read_node(settings, state_dir, patient=False, gpus=gpus)
     if found is not None and selection.must_wait(request, found):
         found = node.read_node(settings, state_dir, patient=True, gpus=gpus)
@@ -106,7 +111,9 @@ def _read_node(
 
         out.identities = read_identities(settings)
     # After NVML's answer: what it names must be there still.
-    node.read_capabilities(found, management=request.mig_monitor or request.mig_config)
+    node.read_capabilities(found, management=bool(request.extras))
+    if request.imex == ("all",):
+        node.read_imex_channels(found)
     return found
 
 

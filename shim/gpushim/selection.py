@@ -3,7 +3,7 @@
 from gpushim.errors import InvalidNode
 from gpushim.names import Names, is_mig_index, number
 from gpushim.node import Capability, Gpu, Node, whole
-from gpushim.request import DRIVER_CAPABILITIES, MIG_CONFIG, MIG_MONITOR, Request
+from gpushim.request import DRIVER_CAPABILITIES, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +23,22 @@ class Device:
 
     `mode`, `uid` and `gid` are those of the host's node, which node.look_up fills in: `host` is its numbers,
     None where there is none. *file_mode* is what the kernel's capability file says, None for devices that
-    have no such.
+    have no such. `must_exist`: without the host's node there is none to give.
     """
 
-    __slots__ = ("access", "file_mode", "gid", "host", "major", "minor", "mode", "path", "uid", "why")
+    __slots__ = (
+        "access",
+        "file_mode",
+        "gid",
+        "host",
+        "major",
+        "minor",
+        "mode",
+        "must_exist",
+        "path",
+        "uid",
+        "why",
+    )
 
     def __init__(
         self,
@@ -45,6 +57,7 @@ class Device:
         self.file_mode = file_mode
         self.host: tuple[int, int] | None = None
         self.mode = self.uid = self.gid = 0
+        self.must_exist = False
 
 
 class Selection:
@@ -67,10 +80,11 @@ def must_wait(request: Request, node: Node) -> bool:
     late = [gpu.index for gpu in node.gpus if gpu.late]
     if not late:
         return False
-    if request.devices == ("all",):
+    names = (*request.devices, *request.management)
+    if "all" in names:
         return True
     known = {gpu.uuid.lower() for gpu in node.gpus}
-    for name in request.devices:
+    for name in names:
         index, _, mig = name.partition(":")
         if number(index) in late and (not mig or number(mig) >= 0):
             return True
@@ -84,7 +98,7 @@ def needs_nvml(request: Request, node: Node) -> bool:
     """Whether *request* names something of which the kernel does not tell."""
     known = {gpu.uuid.lower() for gpu in node.gpus}
     unknown = any(not gpu.uuid and not gpu.fault for gpu in node.gpus)
-    for name in request.devices:
+    for name in (*request.devices, *request.management):
         if name.startswith("MIG-") and not name.startswith("MIG-GPU-"):
             return True
         if is_mig_index(name):
@@ -111,21 +125,28 @@ def select(request: Request, node: Node, identities: "list[NvmlDevice]") -> Sele
     for gpu, migs in parts:
         _instances(request, gpu, migs, node, out)
     _management(request, node, out)
+    _imex(request, node, out)
+    out.devices = _once(out.devices)
     return out
+
+
+def _once(devices: list[Device]) -> list[Device]:
+    """Each path once, with the first reason."""
+    return list({device.path: device for device in reversed(devices)}.values())[::-1]
 
 
 def _parts(
     request: Request, node: Node, identities: "list[NvmlDevice]", out: Selection
 ) -> "list[tuple[Gpu, set[tuple[int, int]] | None]]":
     """Each GPU that is asked for, in order, with its MIG devices as (gi, ci); None is all of it."""
-    if request.devices == ("all",):
+    if "all" in (*request.devices, *request.management):
         for gpu in node.gpus:
             if gpu.fault:
                 out.withheld.append((f"GPU {gpu.index}", f"{gpu.bus}: {gpu.fault}"))
                 out.warnings.append(f"GPU {gpu.index} ({gpu.bus}) is left out: {gpu.fault}")
         return [(gpu, None) for gpu in node.gpus if not gpu.fault]
     found: dict[int, set[tuple[int, int]] | None] = {}
-    for name in request.devices:
+    for name in (*request.devices, *request.management):
         gpu, mig = Names(request.source, node, identities).resolve(name)
         if mig is None:
             found[gpu.index] = None
@@ -145,7 +166,7 @@ def _control(request: Request, node: Node, out: Selection) -> None:
     ctl = node.majors.get("nvidiactl", major)
     out.devices.append(Device("/dev/nvidiactl", ctl, _NVIDIACTL, "rw", "every GPU container"))
     uvm = node.majors.get("nvidia-uvm")
-    if "compute" not in asked:
+    if "compute" not in asked and not request.management:
         out.withheld.append(("/dev/nvidia-uvm", f"{DRIVER_CAPABILITIES} does not name compute"))
     elif uvm is None:
         out.withheld.append(("/dev/nvidia-uvm", "the module nvidia-uvm is not loaded"))
@@ -156,7 +177,9 @@ def _control(request: Request, node: Node, out: Selection) -> None:
         why = by + "compute"
         out.devices.append(Device("/dev/nvidia-uvm", uvm, _UVM, "rw", why))
         out.devices.append(Device("/dev/nvidia-uvm-tools", uvm, _UVM_TOOLS, "rw", why))
-    display = [name for name in ("graphics", "display") if name in asked]
+    display = [by + name for name in ("graphics", "display") if name in asked]
+    if request.management:
+        display.append(request.extras["management"])
     # Since the 545 series each user of the major is listed; before it nothing tells.
     loaded = "nvidiactl" not in node.majors or "nvidia-modeset" in node.majors
     if not display:
@@ -170,7 +193,7 @@ def _control(request: Request, node: Node, out: Selection) -> None:
         )
     else:
         modeset = node.majors.get("nvidia-modeset", major)
-        out.devices.append(Device("/dev/nvidia-modeset", modeset, _MODESET, "rw", by + display[0]))
+        out.devices.append(Device("/dev/nvidia-modeset", modeset, _MODESET, "rw", display[0]))
 
 
 def _capability(node: Node, capability: "Capability | None", what: str, why: str) -> Device:
@@ -202,19 +225,33 @@ def _instances(
 
 
 def _management(request: Request, node: Node, out: Selection) -> None:
-    for asked, variable, name, capability in (
-        (request.mig_monitor, MIG_MONITOR, "monitor", node.monitor),
-        (request.mig_config, MIG_CONFIG, "config", node.config),
-    ):
-        if not asked:
+    for name, capability in (("mig-monitor", node.monitor), ("mig-config", node.config)):
+        words = request.extras.get(name) or request.extras.get("management")
+        if words is None:
             continue
+        path = name.replace("-", "/")
         if capability is None:
-            reason = f"this driver has no capability mig/{name}"
-            out.withheld.append((variable, reason))
-            out.warnings.append(f"{variable}: {reason}: nothing is given")
+            reason = f"this driver has no capability {path}"
+            out.withheld.append((words, reason))
+            out.warnings.append(f"{words}: {reason}: nothing is given")
             continue
-        out.devices.append(_capability(node, capability, f"mig/{name}", variable))
-        if name == "config":
+        out.devices.append(_capability(node, capability, path, words))
+        if name == "mig-config":
             # Whoever holds mig/config makes instances whose minors nobody knows yet, on any GPU: this
             # capability is not one GPU's. Here and nowhere else one rule covers every minor.
             out.later_instances = True
+
+
+def _imex(request: Request, node: Node, out: Selection) -> None:
+    """The channels asked for. The administrator makes their nodes: one that is not there is not to be had."""
+    if not request.imex:
+        return
+    words = request.extras["imex"]
+    major = node.majors.get("nvidia-caps-imex-channels")
+    if major is None:
+        raise InvalidNode("GS0412", f"{words}: this driver has no IMEX channels")
+    minors = node.imex_channels if request.imex == ("all",) else sorted({int(one) for one in request.imex})
+    for minor in minors:
+        device = Device(f"/dev/nvidia-caps-imex-channels/channel{minor}", major, minor, "rw", words)
+        device.must_exist = True
+        out.devices.append(device)

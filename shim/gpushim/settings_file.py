@@ -12,7 +12,7 @@ from typing import Any
 from gpushim import __version__
 from gpushim.errors import InvalidSettings
 from gpushim.json_text import dumps
-from gpushim.policy import KINDS
+from gpushim.policy import ENGINE_ANNOTATIONS, KINDS
 from gpushim.request import CAPABILITIES
 from gpushim.settings_schema import ANSWERS, BY_NAME, KEYS, Key
 from gpushim.toml_lines import line_of
@@ -50,6 +50,7 @@ def effective(path: str, variable: str = "") -> Effective:
     if path:
         text = _read(path, variable)
         _fill(_tables(text, path), (), text, out)
+        _check_annotations(out)
     _derive(out)
     return out
 
@@ -214,6 +215,29 @@ def _check_rule(name: str, value: Any, spot: str) -> None:
             f"{spot}: is nothing a rule can match or decide",
             hint=f"a rule matches uid, user-namespace, annotation, and decides {', '.join(KINDS)}",
         )
+
+
+def _check_annotations(out: Effective) -> None:
+    """A rule may match what an engine sets itself, and nothing that a pod or an image can write."""
+    engines = {out.values["gpushim.engine"]}
+    engines |= {table.get("engine", "") for table in out.values[RUNTIMES].values()}
+    known = [key for engine in sorted(engines) for key in ENGINE_ANNOTATIONS.get(engine, ())]
+    for n, rule in enumerate(out.values[RULES]):
+        for key in rule.get("annotation", {}):
+            if key in known:
+                continue
+            spot = f"{out.sources[RULES]}: {RULES}[{n}].annotation"
+            if not known:
+                raise InvalidSettings(
+                    "GS0525",
+                    f"{spot}: no engine is named whose annotations can be trusted",
+                    hint='set gpushim.engine, or engine of a handler in gpushim.runtimes, to "containerd" or "crio"',
+                )
+            raise InvalidSettings(
+                "GS0526",
+                f"{spot}: {key!r} is not one that the engine itself sets",
+                hint=f"those are {', '.join(known)}",
+            )
 
 
 def _check_runtimes(runtimes: Any, where: str) -> None:

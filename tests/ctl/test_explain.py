@@ -17,7 +17,7 @@ def test_the_reporters_pod_is_explained(shim: Shim) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     for words in (
         "NVIDIA_VISIBLE_DEVICES = all",
-        "NVIDIA_MIG_MONITOR_DEVICES = all",
+        "NVIDIA_MIG_MONITOR_DEVICES (mig-monitor)",
         'granted  gpushim.policy.mig-monitor = "sys-admin"',
         "/dev/nvidia-modeset",
     ):
@@ -38,8 +38,9 @@ def test_json_says_the_same(shim: Shim) -> None:
         "value": "all",
         "devices": ["all"],
         "driver_capabilities": ["compute", "utility"],
-        "mig_monitor": True,
-        "mig_config": False,
+        "extras": {"mig-monitor": "NVIDIA_MIG_MONITOR_DEVICES"},
+        "management": [],
+        "imex_channels": [],
     }
     assert [verdict["granted"] for verdict in report["policy"]] == [True, True]
     assert {

@@ -10,7 +10,6 @@ import click
 from gpushim import bundle, settings
 from gpushim.edits import AddDevice, AddGroup, AddMount, AllowDevice, Annotate, RemoveHook
 from gpushim.errors import ShimError
-from gpushim.request import MIG_CONFIG, MIG_MONITOR
 from gpushim.resolution import Resolution, resolve
 
 SCHEMA = 1
@@ -30,8 +29,9 @@ _EDITS: dict[type, tuple[str, tuple[str, ...]]] = {
 @click.argument("directory", metavar="BUNDLE", type=click.Path(exists=True, file_okay=False))
 @click.option("--config", "name", default="config.json", help="Name of the config in the bundle.")
 @click.option("--runtime", default="runc", help="The low-level runtime that will run it.")
+@click.option("--handler", default="gpushim-runtime", help="The name under which the engine calls the shim.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document (docs/explain.md).")
-def explain(directory: str, name: str, runtime: str, as_json: bool) -> None:
+def explain(directory: str, name: str, runtime: str, handler: str, as_json: bool) -> None:
     """Say what BUNDLE's container asks for, what policy says, and each edit with its reason.
 
     Nothing is changed. Exit status 1 when the container would be refused.
@@ -45,7 +45,8 @@ def explain(directory: str, name: str, runtime: str, as_json: bool) -> None:
     effective = settings.load(environ)
     resolution, problem = Resolution(), None
     try:
-        resolve(found.config, effective, runtime, settings.state_dir(environ), resolution)
+        state_dir = settings.state_dir(environ)
+        resolve(found.config, effective, runtime, state_dir, resolution, handler=handler)
     except ShimError as raised:
         problem = raised
     report = as_dict(found.path, resolution, problem)
@@ -68,8 +69,9 @@ def as_dict(path: str, resolution: Resolution, problem: ShimError | None) -> dic
             "value": request.words,
             "devices": list(request.devices),
             "driver_capabilities": list(request.capabilities),
-            "mig_monitor": request.mig_monitor,
-            "mig_config": request.mig_config,
+            "extras": request.extras,
+            "management": list(request.management),
+            "imex_channels": list(request.imex),
         },
         "policy": [
             {
@@ -150,7 +152,6 @@ def _print_asked(out: Any, asked: dict[str, Any] | None) -> None:
         out.print(line("asks", "for no GPU"))
         return
     out.print(line("asks", f"{asked['source']} = {asked['value']}"))
-    for key, variable in (("mig_monitor", MIG_MONITOR), ("mig_config", MIG_CONFIG)):
-        if asked[key]:
-            out.print(line("", f"{variable} = all"))
+    for kind, words in asked["extras"].items():
+        out.print(line("", f"{words} ({kind})"))
     out.print(line("", f"driver capabilities {','.join(asked['driver_capabilities'])}"))

@@ -31,18 +31,20 @@ def selected(config: "dict[str, Any]", settings: "dict[str, Any]") -> Selected:
     mounts = Selected(f"mounts below {MOUNTS}", "devices-mount", [])
     if settings["accept-nvidia-visible-devices-as-volume-mounts"]:
         mounts = _by_mounts(config)
-    annotations = _by_annotations(config, settings["gpushim.annotation-prefixes"])
+    annotations = _by_annotations(config, settings)
     if annotations.items:
         annotations.imex = mounts.imex
         return annotations
     return mounts
 
 
-def _by_annotations(config: "dict[str, Any]", prefixes: list[str]) -> Selected:
+def _by_annotations(config: "dict[str, Any]", settings: "dict[str, Any]") -> Selected:
     annotations = config.get("annotations") or {}
     # podman copies the annotations of an image beside the user's: who wrote one cannot be told.
-    if annotations.get("io.container.manager") == "libpod":
+    podman = annotations.get("io.container.manager") == "libpod"
+    if podman and not settings["gpushim.annotations-under-podman"]:
         return Selected("", "", [])
+    prefixes = settings["gpushim.annotation-prefixes"]
     keys = sorted([key for key in annotations if any(key.startswith(prefix) for prefix in prefixes)])
     items: list[str] = []
     for key in keys:

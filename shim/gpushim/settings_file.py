@@ -231,7 +231,7 @@ def _check_annotations(out: Effective) -> None:
                 raise InvalidSettings(
                     "GS0525",
                     f"{spot}: no engine is named whose annotations can be trusted",
-                    hint='set gpushim.engine, or engine of a handler in gpushim.runtimes, to "containerd" or "crio"',
+                    hint='gpushim.engine = "containerd" or "crio" names it, or engine in gpushim.runtimes',
                 )
             raise InvalidSettings(
                 "GS0526",

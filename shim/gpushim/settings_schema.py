@@ -27,6 +27,7 @@ KEYS = (
     Key("gpushim.dev-char", str, "auto", "whether links in /dev/char are made for nodes that are injected", ("auto", "always", "never")),
     Key("gpushim.engine", str, "", "the engine whose own annotations rules may trust", ("", "containerd", "crio")),
     Key("gpushim.annotation-prefixes", list, [], "annotations that may name devices"),
+    Key("gpushim.annotations-under-podman", bool, False, "annotations count under podman too, which copies an image's beside the user's"),
     Key("gpushim.cdi-env-vendors", list, ["nvidia.com", "runtime.nvidia.com", "management.nvidia.com"], "vendors whose CDI devices an environment may name"),
     Key("gpushim.log", str, "", "the debug log: a file, `syslog`, or empty for none"),
     Key("gpushim.roots.driver", str, "/", "where the driver's files stand; default: nvidia-container-cli.root"),

@@ -183,9 +183,10 @@ def _config(version: tuple[int, int], directory: Path, socket: Path, handlers: d
         lines += [f"sandbox_image = '{IMAGE}'", f"[plugins.'{runtime}'.containerd]\nsnapshotter = 'native'"]
     for name, path in {"runc": "runc", **handlers}.items():
         table = f"plugins.'{runtime}'.containerd.runtimes.{name}"
-        lines.append(
-            f"[{table}]\nruntime_type = 'io.containerd.runc.v2'\n[{table}.options]\nBinaryName = '{path}'"
-        )
+        lines += [f"[{table}]", "runtime_type = 'io.containerd.runc.v2'"]
+        # What a pod says passes through to the config: what the engine says itself must still come last.
+        lines += ["container_annotations = ['*']", "pod_annotations = ['*']"]
+        lines += [f"[{table}.options]", f"BinaryName = '{path}'"]
     return "\n".join(lines) + "\n"
 
 

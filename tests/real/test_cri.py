@@ -66,6 +66,32 @@ def test_a_refused_pod_shows_our_words_where_kubernetes_looks(engine: tuple[Cont
         assert words in details
 
 
+KEY = "io.kubernetes.cri.sandbox-namespace"
+RULE = """
+[gpushim]
+engine = "containerd"
+[[gpushim.policy.rules]]
+annotation."{key}" = "{namespace}"
+mig-monitor = "allow"
+"""
+
+
+def test_a_rule_on_the_namespace_holds_against_a_pod_that_lies(root: str, tmp_path_factory: pytest.TempPathFactory) -> None:  # fmt: skip
+    directory = Path(tmp_path_factory.mktemp("rule"))
+    mine = SeedNode(directory / "mine", RULE.format(key=KEY, namespace="gpu-monitoring"))
+    other = SeedNode(directory / "other", RULE.format(key=KEY, namespace="kube-system"))
+    handlers = {"mine": mine.shim(directory / "shim-mine"), "other": other.shim(directory / "shim-other")}
+
+    with containerd(directory, root, handlers) as engine:
+        with engine.pod("mine") as pod:
+            container = pod.start(ENV, annotations={KEY: "default"})
+            assert "ENXIO" in pod.execute(container, "/opens", "/dev/nvidia-caps/nvidia-cap2:r")
+        with engine.pod("other") as pod, pytest.raises(grpc.RpcError) as raised:
+            pod.start(ENV, annotations={KEY: "kube-system"})
+
+    assert "GS0301" in raised.value.details()
+
+
 def test_an_unknown_device_lists_the_known(engine: tuple[Containerd, SeedNode]) -> None:
     running, _ = engine
 

@@ -83,7 +83,7 @@ def test_only_edits_changes_a_config() -> None:
 
 def ids_in_code() -> list[str]:
     text = "".join(path.read_text() for path in modules("shim", "hooks"))
-    text += (CHECKOUT / "cffi_src/launcher.c").read_text()
+    text += "".join(path.read_text() for path in sorted((CHECKOUT / "cffi_src").glob("*.c")))
     return re.findall(r"GS\d{4}", text)
 
 

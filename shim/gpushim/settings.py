@@ -1,7 +1,7 @@
 """The effective settings: config.toml in its compiled form.
 
 A flat dict: the dotted key as the administrator writes it, to its value. The compiled file serves the
-launcher too (cffi_src/launcher.c, read_settings); it is fresh as long as config.toml is the very file it came
+launcher too (cffi_src/compiled.c); it is fresh as long as config.toml is the very file it came
 from.
 """
 

@@ -89,7 +89,8 @@ class Names:
             if gpu.minor == device.minor:
                 return self._healthy(gpu)
         raise InvalidNode(
-            "GS0411", f"{self._source}: {shown(name)}: NVML puts it on a GPU that the kernel does not list"
+            "GS0411",
+            f"{self._source}: {shown(name)}: NVML puts it on a GPU of which the kernel tells nothing",
         )
 
     def _instance(self, gpu: Gpu, gi: int, ci: int, name: str) -> tuple[int, int]:

@@ -51,7 +51,8 @@ def _by_annotations(config: "dict[str, Any]", settings: "dict[str, Any]") -> Sel
         value = annotations[key]
         if isinstance(value, str):
             items += items_of(value)
-    return Selected("annotation " + " and ".join(keys), "devices-annotation", items)
+    source = "annotation " + " and ".join(keys)
+    return Selected(source if len(source) < 200 else f"{source[:200]}…", "devices-annotation", items)
 
 
 def _by_mounts(config: "dict[str, Any]") -> Selected:

@@ -115,6 +115,7 @@ def requested(config: "dict[str, Any]", settings: "dict[str, Any]") -> Request |
         extras |= named.extras
     if settings["features.ignore-imex-channel-requests"]:
         imex = ()
+        extras.pop("imex", None)
     if imex:
         extras.setdefault("imex", IMEX_CHANNELS)
     return Request(

@@ -45,9 +45,7 @@ def select(environ: dict[bytes, bytes]) -> Selected:
 
 
 def load(environ: dict[bytes, bytes]) -> "dict[str, Any]":
-    """The settings in effect, compiled anew where they are stale; InvalidSettings where they cannot be
-    read.
-    """
+    """The settings in effect, compiled anew where they are stale; InvalidSettings where they are none."""
     selected = select(environ)
     found = _compiled(environ, selected)
     if found is not None and found[1] == identity(selected):

@@ -42,9 +42,14 @@ static void close_from(int first)
 /* Become a process that holds nothing of the caller's but the pipe, as descriptor 3. */
 static void detach(int pipe_end)
 {
-	int null = open("/dev/null", O_RDWR);
+	/* First out of the way: where the caller had closed 0 to 2, any of these numbers may be the pipe or the null.
+	 */
+	int safe = fcntl(pipe_end, F_DUPFD, 10), null = open("/dev/null", O_RDWR);
 
-	if (dup2(pipe_end, 3) < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0)
+	for (int fd = 0; fd <= 2; fd++)
+		if (dup2(null, fd) < 0)
+			_exit(1);
+	if (dup2(safe, 3) < 0)
 		_exit(1);
 	close_from(4);
 	setsid();

@@ -190,6 +190,32 @@ def _processes_that_open(path: Path) -> list[str]:
     return out
 
 
+@pytest.mark.parametrize("closed", [(), (0,), (0, 1), (1, 2), (0, 1, 2)])
+def test_descriptors_that_the_caller_had_closed_confuse_nobody(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
+    """NVML that writes to its standard output writes to nobody, and what is asked comes through."""
+    fakenode.build(tmp_path / "node", "seed")
+    fakenode.sabotage(tmp_path / "node", "chatter")
+    (library,) = (tmp_path / "node/driver").rglob("libnvidia-ml.so.1")
+    (tmp_path / "file").write_text("text")
+    program = f"""
+import os
+for fd in {closed!r}:
+    os.close(fd)
+from gpushim import linux
+files = linux.read_files([{str(tmp_path / "file")!r}, "/none"], 1, 1)
+devices = linux.nvml({str(library)!r}, 5)
+done = os.open({str(tmp_path / "done")!r}, os.O_WRONLY | os.O_CREAT)
+os.write(done, repr((files, devices[0], len(devices[2]))).encode())
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "done").read_text() == repr(([(0, b"text"), (errno.ENOENT, b"")], 0, 8))
+
+
 def test_a_path_in_a_root_stays_in_the_root(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "etc").mkdir(parents=True)

@@ -3,7 +3,7 @@
  *   gpu INDEX MINOR UUID MEMORY-MIB NAME…      one line a GPU
  *   mig INDEX SLOT GI CI UUID MEMORY-MIB       one line a MIG device of it
  *   do WHAT [N]                                what is wrong: hang, init N, lost INDEX, hang-gpu INDEX, count N,
- *                                              long-uuid, die
+ *                                              long-uuid, die, chatter
  * Aggregate memory of a GPU with MIG is for who could open the monitor capability, as in the driver.
  */
 #define _GNU_SOURCE
@@ -92,6 +92,8 @@ static void load_line(char *line)
 		hanging = n;
 	else if (strcmp(what, "count") == 0)
 		wrong_count = n;
+	else if (strcmp(what, "chatter") == 0 && write(STDOUT_FILENO, line, strlen(line)) < 0)
+		abort();
 	else if (strcmp(what, "long-uuid") == 0)
 		long_uuid = 1;
 }

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.real.bed import HERE, root_of
+from tests.real.conftest import recorder
 from tests.real.cri import containerd
 from tests.real.engines import Podman, docker
 
@@ -26,17 +27,6 @@ SEED = (
     "NVIDIA_MIG_MONITOR_DEVICES=all",
 )
 ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility")
-
-
-def recorder(directory: Path, runtime: str) -> tuple[str, Path]:
-    """A runtime that keeps the config.json of its last create, and where."""
-    path, kept = directory / f"record-{runtime}", directory / "last.json"
-    copy = (
-        f'[ "${{!i}}" = --bundle ] || [ "${{!i}}" = -b ] && j=$((i + 1)) && cp "${{!j}}/config.json" {kept}'
-    )
-    path.write_text(f'#!/bin/bash\nfor ((i = 1; i <= $#; i++)); do {copy}; done\nexec {runtime} "$@"\n')
-    path.chmod(0o755)
-    return str(path), kept
 
 
 def neutral(text: str, directory: Path) -> str:
@@ -66,7 +56,7 @@ def place() -> Iterator[Path]:
 
 def pods(suite: str, suffix: str) -> None:
     with place() as directory:
-        runtime, kept = recorder(directory, "runc")
+        runtime, kept = recorder(directory / "runc", "runc"), directory / "runc.json"
         with containerd(directory, root_of(suite), {"recorder": runtime}) as engine:
             print("containerd", engine.version)
             with engine.pod("recorder") as pod:
@@ -84,7 +74,7 @@ def pods(suite: str, suffix: str) -> None:
 def containers(suite: str, suffix: str) -> None:
     root = root_of(suite)
     with place() as directory:
-        runtime, kept = recorder(directory, "runc")
+        runtime, kept = recorder(directory / "runc", "runc"), directory / "runc.json"
         with docker(root, directory, {"recorder": runtime}) as engine:
             print("docker", engine.version("dockerd"))
             engine.run("recorder", ONE, "/bin/true")
@@ -94,7 +84,8 @@ def containers(suite: str, suffix: str) -> None:
                 keep("docker-read-only-user", kept, directory)
     for runtime_name in ("runc", "crun"):
         with place() as directory:
-            runtime, kept = recorder(directory, runtime_name)
+            runtime = recorder(directory / runtime_name, runtime_name)
+            kept = directory / f"{runtime_name}.json"
             podman = Podman(root, directory)
             print("podman", podman.version("podman"))
             podman.run(runtime, ONE, "/bin/true")

@@ -46,8 +46,30 @@ class SeedNode:
         self.env = {"GPUSHIM_CONFIG": str(self.settings), "GPUSHIM_STATE": str(directory / "state")}
 
     def shim(self, path: Path) -> str:
-        """The shim as an engine's runtime at *path*, seeing this node: engines hand on no environment."""
+        """The shim as an engine's runtime at *path*, seeing this node: engines hand on no environment.
+
+        What it was given stays at *path*.before.json.
+        """
         variables = " ".join(f"{name}={value}" for name, value in self.env.items())
-        path.write_text(f'#!/bin/bash\nexport {variables}\nexec -a {path.name} {BIN}/gpushim-runtime "$@"\n')
+        script = f"{keep_config(Path(f'{path}.before.json'))}\nexport {variables}\n"
+        path.write_text(f'#!/bin/bash\n{script}exec -a {path.name} {BIN}/gpushim-runtime "$@"\n')
         path.chmod(0o755)
         return str(path)
+
+
+def keep_config(kept: Path) -> str:
+    """Lines of bash that copy the config.json of the bundle in the arguments to *kept*."""
+    return f"""for ((i = 1; i <= $#; i++)); do
+    if [ "${{!i}}" = --bundle ] || [ "${{!i}}" = -b ]; then
+        j=$((i + 1))
+        cp "${{!j}}/config.json" {kept}
+    fi
+done"""
+
+
+def recorder(path: Path, runtime: str) -> str:
+    """A low-level *runtime* at *path* that keeps what it is given at *path*.json."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/bash\n{keep_config(Path(f"{path}.json"))}\nexec {runtime} "$@"\n')
+    path.chmod(0o755)
+    return str(path)

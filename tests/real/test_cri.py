@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from tests import fakenode
-from tests.real.conftest import SeedNode
+from tests.real.conftest import SeedNode, recorder
 from tests.real.cri import Containerd, containerd
 
 ENV = (
@@ -20,7 +20,8 @@ ENV = (
 @pytest.fixture(scope="module")
 def engine(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Containerd, SeedNode]]:
     directory = Path(tmp_path_factory.mktemp("cri"))
-    seed = SeedNode(directory / "node")
+    runc = recorder(directory / "record-runc" / "runc", "runc")
+    seed = SeedNode(directory / "node", f'[nvidia-container-runtime]\nruntimes = ["{runc}"]')
     with containerd(directory, root, {"gpushim": seed.shim(directory / "gpushim")}) as running:
         yield running, seed
 
@@ -115,7 +116,7 @@ def test_a_mig_device_by_uuid(engine: tuple[Containerd, SeedNode]) -> None:
     assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENXIO", "ENXIO", "ENXIO", "EPERM"]
 
 
-def test_a_plain_pod(engine: tuple[Containerd, SeedNode]) -> None:
+def test_a_plain_pod_is_untouched(engine: tuple[Containerd, SeedNode]) -> None:
     running, seed = engine
 
     with running.pod("gpushim") as pod:
@@ -123,3 +124,5 @@ def test_a_plain_pod(engine: tuple[Containerd, SeedNode]) -> None:
         out = pod.execute(container, "/opens", "/dev/nvidia0:rw", *asked(seed, 2))
 
     assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENOENT", "EPERM"]
+    before = (running.directory / "gpushim.before.json").read_bytes()
+    assert (running.directory / "record-runc/runc.json").read_bytes() == before

@@ -8,22 +8,12 @@ import pytest
 
 from tests.real import image
 from tests.real.bed import Ran
-from tests.real.conftest import SeedNode
+from tests.real.conftest import SeedNode, recorder
 from tests.real.engines import Docker, Podman, docker
 
 ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility")
 ASKED = ("/opens", "/dev/nvidia0:rw", "/dev/nvidia-caps/nvidia-cap66:r", "/dev/nvidia-uvm:rw")
 GIVEN = ["ENXIO", "ENXIO", "ENOENT"]
-
-
-def recorder(directory: Path, runtime: str) -> str:
-    """A low-level runtime that keeps the config.json it is given, beside what it was before."""
-    path = directory / f"record-{runtime}" / runtime
-    path.parent.mkdir()
-    copy = f'[ "${{!i}}" = --bundle ] || [ "${{!i}}" = -b ] && j=$((i + 1)) && cp "${{!j}}/config.json" {path}.json'
-    path.write_text(f'#!/bin/bash\nfor ((i = 1; i <= $#; i++)); do {copy}; done\nexec {runtime} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
 
 
 def answers(ran: Ran) -> list[str]:
@@ -34,7 +24,8 @@ def answers(ran: Ran) -> list[str]:
 @pytest.fixture(scope="module")
 def dockerd(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     directory = Path(tmp_path_factory.mktemp("d"))
-    seed = SeedNode(directory / "node")
+    runc = recorder(directory / "record-runc" / "runc", "runc")
+    seed = SeedNode(directory / "node", f'[nvidia-container-runtime]\nruntimes = ["{runc}"]')
     with docker(root, directory, {"gpushim": seed.shim(directory / "gpushim")}) as running:
         yield running
 
@@ -52,14 +43,16 @@ def test_docker_shows_a_refusal(dockerd: Docker) -> None:
         assert words in ran.err
 
 
-def test_docker_runs_a_plain_container(dockerd: Docker) -> None:
+def test_docker_runs_a_plain_container_untouched(dockerd: Docker) -> None:
     assert answers(dockerd.run("gpushim", (), *ASKED)) == ["ENOENT"] * 3
+    before = (dockerd.directory / "gpushim.before.json").read_bytes()
+    assert (dockerd.directory / "record-runc/runc.json").read_bytes() == before
 
 
 @pytest.fixture(scope="module")
 def podman(root: str, tmp_path_factory: pytest.TempPathFactory) -> Podman:
     directory = Path(tmp_path_factory.mktemp("p"))
-    runtimes = [f'"{recorder(directory, name)}"' for name in ("runc", "crun")]
+    runtimes = [f'"{recorder(directory / f"record-{name}" / name, name)}"' for name in ("runc", "crun")]
     # By the name under which it is called, the shim has either as its low-level runtime.
     tables = [
         f"[gpushim.runtimes.shim-{name}]\nruntimes = [{path}]"
@@ -84,10 +77,12 @@ def test_podman_gives_one_gpu(podman: Podman, runtime: str, options: tuple[str, 
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_podman_runs_a_plain_container(podman: Podman, runtime: str) -> None:
+def test_podman_runs_a_plain_container_untouched(podman: Podman, runtime: str) -> None:
     shim = str(podman.directory / f"shim-{runtime}")
 
     assert answers(podman.run(shim, (), *ASKED)) == ["ENOENT"] * 3
+    before = (podman.directory / f"shim-{runtime}.before.json").read_bytes()
+    assert (podman.directory / f"record-{runtime}/{runtime}.json").read_bytes() == before
 
 
 def test_podman_shows_a_refusal(podman: Podman) -> None:

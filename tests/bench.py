@@ -124,6 +124,8 @@ def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
     create("create that asks for nothing, added", eight, budget="1.5", unit="N", less="N")
     create("create with a trigger, `void`", eight, visible + "void", budget="1.3")
     create("create, `all` on 8 GPUs", eight, visible + "all", budget="1.6")
+    hanging = environment("gpu-hangs", "gpu-hangs")
+    create("create, GPU 0 while GPU 2 hangs", hanging, visible + "0", budget="1.6")
     eight_by_seven = environment("eight-by-seven", "eight-by-seven")
     gpu = fakenode.NODES["eight-by-seven"].gpus[3]
     create(

@@ -11,7 +11,7 @@ from gpushim.resolution import Resolution, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 _EX_CONFIG = 78  # sysexits.h: the launcher tells it from an interpreter that does not work
 
@@ -51,6 +51,8 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
         resolve(found.config, effective, runtime, settings.state_dir(os.environ), resolution, handler=handler)
     finally:
         _audit(call, resolution)
+    if call.systemd_cgroup and resolution.selection is not None:
+        _link(resolution, effective, runtime)
     if resolution.edits:
         from gpushim import edits
 
@@ -60,6 +62,15 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
         from gpushim import log
 
         log.debug(effective["gpushim.log"], _line(call, resolution, time.monotonic() - started))
+
+
+def _link(resolution: Resolution, effective: "dict[str, Any]", runtime: str) -> None:
+    from gpushim import dev_char
+
+    assert resolution.selection is not None
+    if dev_char.wanted(effective["gpushim.dev-char"], runtime, settings.state_dir(os.environ)):
+        root = effective["gpushim.roots.dev"].rstrip("/")
+        resolution.warnings += dev_char.link(root, resolution.selection.devices)
 
 
 def _audit(call: "argv.Call", resolution: Resolution) -> None:

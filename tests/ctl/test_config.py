@@ -64,3 +64,118 @@ def test_a_reader_that_leaves_early_is_no_error(shim: Shim) -> None:
     done = subprocess.run(["sh", "-c", script], env=shim.env, capture_output=True, text=True)
 
     assert done.stderr == ""
+
+
+# ---- changing it ----
+
+TEXT = """\
+# The node's own.
+accept-nvidia-visible-devices-as-volume-mounts = true   # for the device plugin
+
+[gpushim.policy]   # who may
+mig-monitor = 'allow'
+"""
+
+
+def test_set_keeps_everything_else(shim: Shim) -> None:
+    shim.toml.write_text(TEXT)
+    shim.toml.chmod(0o640)
+
+    for key, value in (
+        ("accept-nvidia-visible-devices-as-volume-mounts", "false"),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged", "true"),
+        ("gpushim.policy.mig-config", "deny"),
+        ("gpushim.policy.on-refusal.mig-monitor", "ignore"),
+        ("gpushim.log", "syslog"),
+        ("gpushim.driver-timeout", "5"),
+        ("gpushim.annotation-prefixes", '["a/", "b/"]'),
+        ("nvidia-container-cli.root", "/run/nvidia/driver"),
+        ("gpushim.runtimes.nvidia.engine", "containerd"),
+    ):
+        done = shim.ctl("config", "set", key, value)
+        assert (done.returncode, done.stderr) == (0, ""), key
+
+    text = shim.toml.read_text()
+    for kept in (
+        "# The node's own.\n",
+        "= false   # for the device plugin\n",
+        "[gpushim.policy]   # who may\nmig-monitor = 'allow'\n",
+    ):
+        assert kept in text
+    assert shim.toml.stat().st_mode & 0o777 == 0o640
+    values = {
+        key: one["value"]
+        for key, one in json.loads(shim.ctl("config", "show", "--json").stdout)["settings"].items()
+    }
+    assert values["gpushim.policy.on-refusal.mig-monitor"] == "ignore"
+    assert values["gpushim.annotation-prefixes"] == ["a/", "b/"]
+    assert values["gpushim.roots.dev"] == "/run/nvidia/driver"
+    assert values["gpushim.runtimes"] == {"nvidia": {"engine": "containerd"}}
+    assert shim.ctl("config", "check").returncode == 0
+
+
+def test_unset_gives_the_default_back(shim: Shim) -> None:
+    shim.toml.write_text(TEXT)
+
+    assert shim.ctl("config", "unset", "gpushim.policy.mig-monitor").returncode == 0
+    assert shim.toml.read_text() == TEXT.replace("mig-monitor = 'allow'\n", "")
+    again = shim.ctl("config", "unset", "gpushim.policy.mig-monitor")
+    assert again.returncode == 1
+    assert again.stderr.startswith(f"gpushim: GS0805: {shim.toml}: has no key 'gpushim.policy.mig-monitor'")
+
+
+def test_what_would_not_be_accepted_is_not_written(shim: Shim) -> None:
+    shim.toml.write_text(TEXT)
+
+    for key, value, error in (
+        ("gpushim.policy.mig-monitor", "maybe", "GS0806"),
+        ("gpushim.driver-timeout", "soon", "GS0806"),
+        ("gpushim.nonsense", "1", "GS0804"),
+        ("gpushim.policy.rules", "[]", "GS0804"),
+    ):
+        done = shim.ctl("config", "set", key, value)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"gpushim: {error}: "), done.stderr
+    assert shim.toml.read_text() == TEXT
+
+
+def test_a_link_is_edited_through_and_a_missing_file_is_made(shim: Shim) -> None:
+    real = shim.directory / "real.toml"
+    shim.toml.rename(real)
+    shim.toml.symlink_to(real)
+
+    assert shim.ctl("config", "set", "gpushim.log", "syslog").returncode == 0
+    assert shim.toml.is_symlink() and 'log = "syslog"' in real.read_text()
+    new = shim.directory / "new/config.toml"
+    assert shim.ctl("config", "set", "--config", str(new), "disable-require", "true").returncode == 0
+    assert new.read_text() == "disable-require = true\n"
+
+
+def test_a_broken_file_is_not_touched(shim: Shim) -> None:
+    shim.toml.write_text("[broken")
+
+    done = shim.ctl("config", "set", "gpushim.log", "syslog")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpushim: GS0505: ")
+    assert shim.toml.read_text() == "[broken"
+
+
+def test_check_tells_of_keys_that_mean_nothing(shim: Shim) -> None:
+    assert shim.ctl("config", "check").stdout == f"{shim.toml}: is fine\n"
+    other = shim.directory / "other.toml"
+    other.write_text("[gpushim.policy]\nmig-monitr = 'allow'\n")
+
+    done = shim.ctl("config", "check", str(other))
+
+    assert done.returncode == 1
+    assert done.stdout == (
+        f"warning: {other}:2: gpushim.policy.mig-monitr: unknown key, is gpushim.policy.mig-monitor meant?\n"
+    )
+
+
+def test_shells_can_complete(shim: Shim) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_GPUSHIM_COMPLETE" in shim.ctl("completion", shell).stdout
+    shim.env |= {"_GPUSHIM_COMPLETE": "bash_complete", "COMP_WORDS": "gpushim no", "COMP_CWORD": "1"}
+    assert shim.ctl().stdout == "plain,node\n"

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,9 +116,15 @@ class Bed:
         return spec
 
     def bundle(
-        self, items: list[str], env: tuple[str, ...] = (), *, capabilities: tuple[str, ...] = (), privileged: bool = False, user_namespace: bool = False
-    ) -> Path:  # fmt: skip
-        """A bundle whose process asks about *items*."""
+        self,
+        items: list[str],
+        env: tuple[str, ...] = (),
+        *,
+        capabilities: tuple[str, ...] = (),
+        privileged: bool = False,
+        change: "Callable[[dict[str, Any]], None]" = lambda config: None,
+    ) -> Path:
+        """A bundle whose process asks about *items*; *change* has the last word on its config."""
         config = copy.deepcopy(self.spec)
         config["process"]["args"] = ["/opens", *items]
         config["process"]["env"] += env
@@ -125,10 +132,7 @@ class Bed:
         if privileged:
             config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
             _add_capabilities(config, *ADMIN)
-        if user_namespace:
-            config["linux"]["namespaces"].append({"type": "user"})
-            for kind in ("uidMappings", "gidMappings"):
-                config["linux"][kind] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+        change(config)
         path = self.directory / f"bundle{next(_number)}"
         path.mkdir()
         (path / "config.json").write_text(json.dumps(config))

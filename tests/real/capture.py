@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.real.bed import HERE
+from tests.real.bed import HERE, root_of
 from tests.real.cri import containerd
 from tests.real.engines import Podman, docker
 
@@ -64,14 +64,16 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
-def pods() -> None:
+def pods(suite: str, suffix: str) -> None:
     with place() as directory:
         runtime, kept = recorder(directory, "runc")
-        with containerd(directory, "/", {"recorder": runtime}) as engine:
+        with containerd(directory, root_of(suite), {"recorder": runtime}) as engine:
             print("containerd", engine.version)
             with engine.pod("recorder") as pod:
                 pod.start(SEED, capabilities=("SYS_ADMIN",))
-                keep("containerd-seed-pod", kept, directory)
+                keep(f"containerd{suffix}-seed-pod", kept, directory)
+                if suffix:
+                    return
                 pod.start(())
                 keep("containerd-plain-pod", kept, directory)
             with engine.pod("recorder", privileged=True) as pod:
@@ -79,22 +81,24 @@ def pods() -> None:
                 keep("containerd-privileged-pod", kept, directory)
 
 
-def containers() -> None:
+def containers(suite: str, suffix: str) -> None:
+    root = root_of(suite)
     with place() as directory:
         runtime, kept = recorder(directory, "runc")
-        with docker("/", directory, {"recorder": runtime}) as engine:
+        with docker(root, directory, {"recorder": runtime}) as engine:
             print("docker", engine.version("dockerd"))
             engine.run("recorder", ONE, "/bin/true")
-            keep("docker-one-gpu", kept, directory)
-            engine.run("recorder", ONE, "/bin/true", options=("--read-only", "--user=1000:1000"))
-            keep("docker-read-only-user", kept, directory)
+            keep(f"docker{suffix}-one-gpu", kept, directory)
+            if not suffix:
+                engine.run("recorder", ONE, "/bin/true", options=("--read-only", "--user=1000:1000"))
+                keep("docker-read-only-user", kept, directory)
     for runtime_name in ("runc", "crun"):
         with place() as directory:
             runtime, kept = recorder(directory, runtime_name)
-            podman = Podman("/", directory)
+            podman = Podman(root, directory)
             print("podman", podman.version("podman"))
             podman.run(runtime, ONE, "/bin/true")
-            keep(f"podman-{runtime_name}-one-gpu", kept, directory)
+            keep(f"podman{suffix}-{runtime_name}-one-gpu", kept, directory)
 
 
 def specs() -> None:
@@ -109,7 +113,8 @@ def specs() -> None:
 
 
 if __name__ == "__main__":
-    pods()
-    containers()
+    for suite, suffix in (("host", ""), ("trixie", "-debian13"), ("sid", "-sid")):
+        pods(suite, suffix)
+        containers(suite, suffix)
     specs()
     sys.exit(0)

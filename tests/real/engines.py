@@ -114,13 +114,20 @@ class Podman(Engine):
             [*self._enter, "podman", *where, *how, *choice, *argv], {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
         )
 
-    def run(self, runtime: str, env: tuple[str, ...], *argv: str, options: tuple[str, ...] = ()) -> Ran:
+    def run(
+        self,
+        runtime: str,
+        env: tuple[str, ...],
+        *argv: str,
+        options: tuple[str, ...] = (),
+        image_name: str = NAME,
+    ) -> Ran:
         """A container of *argv* under the *runtime* at a path."""
         # podman asks for higher limits than a machine without CAP_SYS_RESOURCE can give.
         limits = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"]
         variables = [f"--env={one}" for one in env]
         return self.podman(
-            runtime, "run", "--rm", "--network=host", *limits, *variables, *options, NAME, *argv
+            runtime, "run", "--rm", "--network=host", *limits, *variables, *options, image_name, *argv
         )
 
 

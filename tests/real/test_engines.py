@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.real import image
 from tests.real.bed import Ran
 from tests.real.conftest import SeedNode
 from tests.real.engines import Docker, Podman, docker
@@ -67,6 +68,10 @@ def podman(root: str, tmp_path_factory: pytest.TempPathFactory) -> Podman:
     seed = SeedNode(directory / "node", *tables)
     for name in ("runc", "crun"):
         seed.shim(directory / f"shim-{name}")
+    # One whose administrator listens to annotations.
+    prefixes = '[gpushim]\nannotation-prefixes = ["cdi.k8s.io/"]'
+    runc = f"[nvidia-container-runtime]\nruntimes = [{runtimes[0]}]"
+    SeedNode(directory / "listening", prefixes, runc).shim(directory / "shim-listens")
     return Podman(root, directory)
 
 
@@ -92,6 +97,23 @@ def test_podman_shows_a_refusal(podman: Podman) -> None:
 
     assert ran.code != 0
     assert "GS0301" in ran.err
+
+
+def test_podman_annotations_of_an_image_ask_for_nothing(podman: Podman, tmp_path: Path) -> None:
+    hostile = {"cdi.k8s.io/x": "nvidia.com/gpu=all", "dev.gpushim/injected": "forged"}
+    archive = podman.directory / "hostile.tar"
+    image.make(archive, "localhost/gpushim/hostile:1", Path("/bin/busybox"), podman.directory / "prober", annotations=hostile)  # fmt: skip
+    loaded = podman.podman("", "pull", f"oci-archive:{archive}")
+    assert loaded.code == 0, loaded.err
+    name = loaded.out.split()[-1]
+
+    ran = podman.run(str(podman.directory / "shim-listens"), (), *ASKED, image_name=name)
+
+    assert answers(ran) == ["ENOENT"] * 3
+    config = json.loads((podman.directory / "record-runc/runc.json").read_text())
+    if podman.version("podman") < (5, 0):  # later ones no longer copy what an image says
+        assert config["annotations"]["cdi.k8s.io/x"] == "nvidia.com/gpu=all"
+    assert "dev.gpushim/injected" not in config["annotations"]
 
 
 def test_podman_annotations_of_the_user_ask_for_nothing(podman: Podman) -> None:

@@ -13,6 +13,7 @@ from gpushim.log import printable
 
 # Name → module and attribute: a command loads what it needs and nothing of the others.
 COMMANDS = {
+    "completion": ("gpushim.ctl.completion", "completion"),
     "config": ("gpushim.ctl.config", "config"),
     "explain": ("gpushim.ctl.explain", "explain"),
     "node": ("gpushim.ctl.node", "command"),

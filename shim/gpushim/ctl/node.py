@@ -10,30 +10,75 @@ from typing import Any
 import click
 
 from gpushim import node, settings
+from gpushim.errors import InvalidNode
 from gpushim.node import Capability, Gpu, Node
 from gpushim.selection import Device
 
 SCHEMA = 1
 
 
-@click.command("node")
+@click.group("node", invoke_without_command=True)
+@click.option("--nvml", is_flag=True, help="Ask NVML too, which initialises the driver, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document (docs/node.md).")
-def command(as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, nvml: bool, as_json: bool) -> None:
     """Show this host's GPUs and MIG instances, and the device node of each.
 
     No driver is initialised. Exit status 1 when there is no driver, or something is wrong with a node.
     """
-    environ = dict(os.environb)
-    effective = settings.load(environ)
-    found = node.read_node(effective, settings.state_dir(environ), patient=True)
-    if found is not None:
-        node.read_capabilities(found, management=True)
+    if ctx.invoked_subcommand is not None:
+        return
+    effective, found = _read()
     report = as_dict(found, effective["gpushim.roots.proc"])
+    if nvml:
+        from gpushim.ctl import nvml_view
+
+        report["nvml"] = nvml_view.ask(effective)
+        report["problems"] += nvml_view.differences(report)
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
         _print(report)
     sys.exit(1 if found is None or report["problems"] else 0)
+
+
+@command.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be done and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document (docs/node.md).")
+def prepare(dry_run: bool, as_json: bool) -> None:
+    """Load nvidia-uvm, make the device nodes that are missing or stale, and their links in /dev/char.
+
+    Says what it did; what is right stays as it is. Exit status 1 when something was left as it was.
+
+    \b
+    Example:
+      gpushim node prepare --dry-run
+    """
+    from gpushim.ctl import prepare as work
+
+    _, found = _read()
+    if found is None:
+        raise InvalidNode("GS0801", "no NVIDIA driver is loaded", hint="load it: modprobe nvidia")
+    steps = work.prepare(found, dry_run=dry_run)
+    if as_json:
+        click.echo(
+            json.dumps({"schema": SCHEMA, "dry_run": dry_run, "steps": [one._asdict() for one in steps]})
+        )
+    else:
+        from gpushim.ctl.show import console, line
+
+        for one in steps or [work.Step("nothing", "", "to do: every node is as the driver wants it")]:
+            console().print(line(one.what, f"{one.path} {one.detail}".strip()))
+    sys.exit(1 if any(one.what == "left" for one in steps) else 0)
+
+
+def _read() -> tuple[dict[str, Any], Node | None]:
+    environ = dict(os.environb)
+    effective = settings.load(environ)
+    found = node.read_node(effective, settings.state_dir(environ), patient=True)
+    if found is not None:
+        node.read_capabilities(found, management=True)
+    return effective, found
 
 
 def as_dict(found: Node | None, proc: str) -> dict[str, Any]:
@@ -163,8 +208,27 @@ def _print(report: dict[str, Any]) -> None:
             for compute in instance["compute_instances"]:
                 leaf.add(text(f"compute instance {compute['id']}  ") + _node(compute))
     out.print(tree)
+    if report.get("nvml"):
+        _print_nvml(out, report["nvml"])
     for problem in report["problems"]:
         out.print(line("problem", problem, style="bold yellow"))
+
+
+def _print_nvml(out: Any, nvml: dict[str, Any]) -> None:
+    from gpushim.ctl.show import table
+
+    rows = []
+    for gpu in nvml["gpus"]:
+        rows.append((f"{gpu['index']}", gpu["name"], gpu["uuid"], _mib(gpu["memory"])))
+        for mig in gpu["migs"]:
+            place = f"{gpu['index']}:{mig['index']}"
+            instance = f"{mig['name']} (instance {mig['gi']}, compute {mig['ci']})"
+            rows.append((place, instance, mig["uuid"], _mib(mig["memory"])))
+    out.print(table(("NVML", "name", "UUID", "memory"), rows))
+
+
+def _mib(memory: int | None) -> str:
+    return "not permitted" if memory is None else f"{memory >> 20} MiB"
 
 
 def _node(one: dict[str, Any]) -> Any:

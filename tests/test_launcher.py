@@ -1,4 +1,4 @@
-"""cffi_src/launcher.c: what goes to the low-level runtime at once, what to Python, and what is said when neither can.
+"""The launcher (cffi_src): what goes to the low-level runtime at once, what to Python, and what is said when neither can.
 
 Two builds, a static one as installed and one with sanitizers, stand in a directory of their own beside a Python that
 only tells how it was called, so that nothing here needs the package or root.
@@ -25,7 +25,10 @@ from gpushim.errors import InvalidCall
 from gpushim.settings import Selected, identity
 
 CHECKOUT = Path(__file__).parent.parent
-SOURCE = CHECKOUT / "cffi_src/launcher.c"
+C = CHECKOUT / "cffi_src"
+SOURCES = [
+    C / f"{name}.c" for name in ("launcher", "command_line", "compiled", "low_level", "message", "trigger")
+]
 WARNINGS = re.findall(r"-W\S+", re.search(r"GPUSHIM_WARNINGS (.*)\)", (CHECKOUT / "cffi_src/CMakeLists.txt").read_text())[1])  # type: ignore[index]  # fmt: skip
 PYTHON = "python9.9"
 BUILDS = {
@@ -107,7 +110,16 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("launcher") / "gpushim-runtime"
     defines = [f'-DPYTHON="{PYTHON}"', f'-DVERSION="{__version__}"']
     subprocess.run(
-        ["gcc", "-std=gnu11", *BUILDS[request.param], *WARNINGS, *defines, "-o", str(path), str(SOURCE)],
+        [
+            "gcc",
+            "-std=gnu11",
+            *BUILDS[request.param],
+            *WARNINGS,
+            *defines,
+            "-o",
+            str(path),
+            *map(str, SOURCES),
+        ],
         check=True,
     )
     return path
@@ -218,7 +230,7 @@ def test_the_tables_know_the_options_of_the_runtimes_at_hand(runtime: str) -> No
 
 
 def test_the_tables_in_c_are_those_in_python() -> None:
-    text = SOURCE.read_text()
+    text = (C / "command_line.c").read_text()
     for table, names in (
         ("global_values", argv.GLOBAL_VALUES),
         ("global_flags", (*argv.GLOBAL_FLAGS, "h", "v")),
@@ -305,7 +317,9 @@ def test_what_is_no_regular_file_goes_to_python(place: Place) -> None:
 texts = st.recursive(
     st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
-TRIGGERS = re.findall(r'"([^"]+)"', re.search(r"triggers\[\] = \{(.*?)\}", SOURCE.read_text(), re.DOTALL)[1])  # type: ignore[index]
+_TABLE = re.search(r"triggers\[\] = \{(.*?)\}", (C / "trigger.c").read_text(), re.DOTALL)
+assert _TABLE is not None
+TRIGGERS = re.findall(r'"([^"]+)"', _TABLE[1])
 
 
 @hypothesis_settings(

@@ -83,7 +83,7 @@ def test_only_edits_changes_a_config() -> None:
 
 def ids_in_code() -> list[str]:
     text = "".join(path.read_text() for path in modules("shim", "hooks"))
-    text += (CHECKOUT / "cffi_src/launcher.c").read_text()
+    text += "".join(path.read_text() for path in sorted((CHECKOUT / "cffi_src").glob("*.c")))
     return re.findall(r"GS\d{4}", text)
 
 
@@ -110,3 +110,12 @@ def test_the_packages_export_nothing_from_their_init() -> None:
     for path in modules("shim", "hooks"):
         if path.name == "__init__.py":
             assert imports(path, everywhere=True) == set(), path
+
+
+def test_the_first_line_of_a_docstring_stands_alone() -> None:
+    """It is what help() and an index show."""
+    for path in modules("shim", "hooks", "tests"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                lines = (ast.get_docstring(node) or "").splitlines()
+                assert len(lines) < 2 or lines[1] == "", f"{path}: {lines[:2]}"

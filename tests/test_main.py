@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpushim import argv, main
+from gpushim.errors import Refused
 from tests.conftest import BIN, Shim
 
 SEED = [
@@ -207,6 +209,40 @@ def test_the_debug_log_has_one_line_a_create(shim: Shim) -> None:
     assert "create id " in log.read_text() and "node /dev/nvidia0 195:0 mode 0666" in log.read_text()
 
 
+class RecordingSyslog:
+    """What stands in for the C library's syslog, which a test cannot read back."""
+
+    LOG_PID = LOG_AUTH = LOG_NOTICE = LOG_DAEMON = LOG_INFO = 0
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def openlog(self, *arguments: object) -> None:
+        pass
+
+    def syslog(self, priority: int, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize("admin", [True, False])
+def test_what_can_change_the_node_is_told_to_the_systems_log(shim: Shim, monkeypatch: pytest.MonkeyPatch, admin: bool) -> None:  # fmt: skip
+    recorded = RecordingSyslog()
+    monkeypatch.setitem(sys.modules, "syslog", recorded)
+    monkeypatch.setattr("posix.environ", {key.encode(): value.encode() for key, value in shim.env.items()})
+    shim.config.write_text(pod(*SEED, "NVIDIA_MIG_CONFIG_DEVICES=all", admin=admin))
+    call = argv.parse(["create", "--bundle", str(shim.bundle), "web-1"])
+
+    if admin:
+        main.prepare(call, "gpushim-runtime", str(shim.runtime))
+    else:
+        with pytest.raises(Refused):
+            main.prepare(call, "gpushim-runtime", str(shim.runtime))
+
+    (line,) = recorded.lines
+    verdict = "granted by" if admin else "refused: needs CAP_SYS_ADMIN in the container's bounding set"
+    assert line.startswith(f"create web-1: mig-config: NVIDIA_MIG_CONFIG_DEVICES: {verdict}")
+
+
 # ---- bad bundles ----
 
 
@@ -327,8 +363,8 @@ def test_nothing_of_an_attackers_environment_or_directory_is_run(shim: Shim, tmp
     }
     shim.config.write_text(pod(*SEED))
 
-    argv = [str(BIN / "gpushim-runtime"), "create", "--bundle", str(shim.bundle), "id"]
-    done = subprocess.run(argv, env=shim.env, cwd=trap, capture_output=True, text=True)
+    words = [str(BIN / "gpushim-runtime"), "create", "--bundle", str(shim.bundle), "id"]
+    done = subprocess.run(words, env=shim.env, cwd=trap, capture_output=True, text=True)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert not canary.exists()

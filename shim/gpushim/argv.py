@@ -2,8 +2,8 @@
 
 Sources: `--help` of runc 1.1 to 1.3 and crun 1.8 to 1.28, and what each was seen to take. runc (urfave/cli)
 reads `-bundle V` and `-b=V` as `--bundle V`, and options behind the container id; crun (argp) reads `-bV`,
-`-b=V` as the directory `=V`, and a prefix of an option that fits one only. cffi_src/launcher.c has the same
-tables.
+`-b=V` as the directory `=V`, and a prefix of an option that fits one only. cffi_src/command_line.c has the
+same tables.
 """
 
 from gpushim.errors import InvalidCall

@@ -22,9 +22,7 @@ _SYSTEMD = ("/usr/lib/systemd", "/lib/systemd")
 
 
 def wanted(setting: str, runtime: str, state_dir: str) -> bool:
-    """Whether links are needed with the low-level *runtime* under systemd's cgroups; *setting*:
-    gpushim.dev-char.
-    """
+    """Whether the low-level *runtime* needs links under systemd's cgroups; *setting* is gpushim.dev-char."""
     if setting != "auto":
         return setting == "always"
     return _faulty_runc(runtime, state_dir) or 0 < _systemd_version() < 240

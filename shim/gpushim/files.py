@@ -33,8 +33,7 @@ def read_fd(fd: int, path: str, limit: int) -> bytes:
 
 
 def replace(path: str, data: bytes, mode: int, like: "stat_result | None" = None) -> None:
-    """Put *data* at *path* by a new file and rename(2): a crash at any point leaves the old file or the new
-    one.
+    """Put *data* at *path* by a new file and rename(2): a crash leaves the old file or the new one.
 
     *mode* and the owner of *like*. There is no fsync: what this program writes is of no use after the
     machine itself went down.

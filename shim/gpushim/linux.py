@@ -33,11 +33,9 @@ def stat_many(paths: list[str]) -> list[list[int]]:
 
 
 def capabilities(directory: str) -> list[list[int]]:
-    """`[gpu, gi, ci, minor, mode, errno]` of each access file below *directory*, as struct gs_capability
-    says.
+    """`[gpu, gi, ci, minor, mode, errno]` of each access file below *directory* (struct gs_capability).
 
-    Source: kernel-open/nvidia/nv-caps.c, "DeviceFileMinor", "DeviceFileMode". OSError when *directory* is not
-    there.
+    Source: kernel-open/nvidia/nv-caps.c, "DeviceFileMinor", "DeviceFileMode". OSError where it is not there.
     """
     room = 512  # 16 GPUs with 7 instances of one compute instance are 226
     path = _bytes(directory)
@@ -52,11 +50,10 @@ def capabilities(directory: str) -> list[list[int]]:
 
 
 def read_files(paths: list[str], patience: float, deadline: float) -> list[tuple[int, bytes]]:
-    """`(errno, first 4 KiB)` of each file, read where a reader that hangs does no harm; ETIMEDOUT is one that
-    did.
+    """`(errno, first 4 KiB)` of each file, read where a reader that hangs does no harm.
 
     After *patience* seconds each file that has not come gets a reader of its own, until *deadline* seconds
-    from now.
+    from now: ETIMEDOUT is one that has not come then.
     """
     out = ffi.new("struct gs_file[]", len(paths))
     left = lib.gs_read_files(_paths(paths), len(paths), int(patience * 1000), int(deadline * 1000), out)

@@ -1,5 +1,4 @@
-"""Device names of NVIDIA_VISIBLE_DEVICES: `N`, `GPU-<uuid>`, `G:M`, `MIG-<uuid>`, `MIG-GPU-<uuid>/<gi>/<ci>`.
-Pure.
+"""Device names: `N`, `GPU-<uuid>`, `G:M`, `MIG-<uuid>`, `MIG-GPU-<uuid>/<gi>/<ci>`. Pure.
 
 Source: NVIDIA MIG User Guide, "CUDA Device Enumeration"; nvml.h, nvmlDeviceGetMigDeviceHandleByIndex for
 `G:M`.
@@ -37,8 +36,9 @@ class Names:
         self._identities = identities
 
     def resolve(self, name: str) -> "tuple[Gpu, tuple[int, int] | None]":
-        """The GPU of *name*, and the (gi, ci) of the MIG device it is; UnknownDevice, or InvalidNode if it
-        is sick.
+        """The GPU of *name*, and the (gi, ci) of the MIG device it is.
+
+        UnknownDevice where the node has no such, InvalidNode where it is sick.
         """
         if name.startswith("MIG-GPU-"):
             return self._old_form(name)
@@ -89,7 +89,8 @@ class Names:
             if gpu.minor == device.minor:
                 return self._healthy(gpu)
         raise InvalidNode(
-            "GS0411", f"{self._source}: {shown(name)}: NVML puts it on a GPU that the kernel does not list"
+            "GS0411",
+            f"{self._source}: {shown(name)}: NVML puts it on a GPU of which the kernel tells nothing",
         )
 
     def _instance(self, gpu: Gpu, gi: int, ci: int, name: str) -> tuple[int, int]:

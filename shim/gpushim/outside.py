@@ -1,5 +1,4 @@
-"""Devices that are asked for by annotations and by mounts: sources that only an engine's user can write.
-Pure.
+"""Devices that are asked for by annotations and by mounts, which only an engine's user can write. Pure.
 
 Source: the NVIDIA Container Toolkit's `accept-nvidia-visible-devices-as-volume-mounts` and annotation
 prefixes.
@@ -51,7 +50,8 @@ def _by_annotations(config: "dict[str, Any]", settings: "dict[str, Any]") -> Sel
         value = annotations[key]
         if isinstance(value, str):
             items += items_of(value)
-    return Selected("annotation " + " and ".join(keys), "devices-annotation", items)
+    source = "annotation " + " and ".join(keys)
+    return Selected(source if len(source) < 200 else f"{source[:200]}…", "devices-annotation", items)
 
 
 def _by_mounts(config: "dict[str, Any]") -> Selected:
@@ -76,9 +76,7 @@ def _by_mounts(config: "dict[str, Any]") -> Selected:
 
 
 def _cdi(name: str) -> str:
-    """`vendor/class=device` of it, or of the form `vendor/class/device`, since `=` is not for every
-    engine.
-    """
+    """`vendor/class=device`, also where it is written `vendor/class/device`, as some engines need it."""
     if "=" in name or name.count("/") < 2:
         return name
     vendor, kind, device = name.split("/", 2)

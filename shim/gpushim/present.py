@@ -50,9 +50,7 @@ class Present:
         return True
 
     def cover(self, path: str) -> str:
-        """Where the bind mount is that lies over *path*; empty when what lies there is the container's
-        own.
-        """
+        """Where the bind mount is that lies over *path*; empty where what lies there is the container's."""
         out = ""
         for destination, bind in self._mounts:
             if path == destination or path.startswith(destination + "/"):

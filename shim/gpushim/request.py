@@ -115,6 +115,7 @@ def requested(config: "dict[str, Any]", settings: "dict[str, Any]") -> Request |
         extras |= named.extras
     if settings["features.ignore-imex-channel-requests"]:
         imex = ()
+        extras.pop("imex", None)
     if imex:
         extras.setdefault("imex", IMEX_CHANNELS)
     return Request(
@@ -147,9 +148,7 @@ def items_of(value: str) -> list[str]:
 
 
 def _imex(env: dict[str, str], settings: "dict[str, Any]") -> tuple[str, ...]:
-    """The IMEX channels of the environment; `all` and `none` ask for none, as an image may not ask for
-    all.
-    """
+    """The IMEX channels of the environment; `all` is nothing that an image may ask for, nor is `none`."""
     items = items_of(env.get(IMEX_CHANNELS, ""))
     if not items or settings["features.ignore-imex-channel-requests"]:
         return ()

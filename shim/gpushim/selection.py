@@ -61,9 +61,7 @@ class Device:
 
 
 class Selection:
-    """The devices a request comes to, what of it is not given and why, and what the administrator should
-    know.
-    """
+    """The devices a request comes to, what is not given and why, and what the administrator should know."""
 
     __slots__ = ("devices", "gpus", "later_instances", "warnings", "withheld")
 
@@ -174,7 +172,7 @@ def _control(request: Request, node: Node, out: Selection) -> None:
             "the module nvidia-uvm is not loaded: CUDA finds no device until `modprobe nvidia-uvm`"
         )
     else:
-        why = by + "compute"
+        why = by + "compute" if "compute" in asked else request.extras["management"]
         out.devices.append(Device("/dev/nvidia-uvm", uvm, _UVM, "rw", why))
         out.devices.append(Device("/dev/nvidia-uvm-tools", uvm, _UVM_TOOLS, "rw", why))
     display = [by + name for name in ("graphics", "display") if name in asked]
@@ -197,9 +195,7 @@ def _control(request: Request, node: Node, out: Selection) -> None:
 
 
 def _capability(node: Node, capability: "Capability | None", what: str, why: str) -> Device:
-    """A node of nvidia-caps: reading is enough, since the driver looks at the descriptor and not at its
-    mode.
-    """
+    """A node of nvidia-caps. Reading it is enough: the driver looks at the descriptor, not at its mode."""
     found = whole(capability, what)
     major = node.majors.get("nvidia-caps")
     if major is None:

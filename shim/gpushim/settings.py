@@ -1,7 +1,7 @@
 """The effective settings: config.toml in its compiled form.
 
 A flat dict: the dotted key as the administrator writes it, to its value. The compiled file serves the
-launcher too (cffi_src/launcher.c, read_settings); it is fresh as long as config.toml is the very file it came
+launcher too (cffi_src/compiled.c); it is fresh as long as config.toml is the very file it came
 from.
 """
 
@@ -45,9 +45,7 @@ def select(environ: dict[bytes, bytes]) -> Selected:
 
 
 def load(environ: dict[bytes, bytes]) -> "dict[str, Any]":
-    """The settings in effect, compiled anew where they are stale; InvalidSettings where they cannot be
-    read.
-    """
+    """The settings in effect, compiled anew where they are stale; InvalidSettings where they are none."""
     selected = select(environ)
     found = _compiled(environ, selected)
     if found is not None and found[1] == identity(selected):

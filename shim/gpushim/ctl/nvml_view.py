@@ -1,6 +1,4 @@
-"""NVML's view of the node beside the kernel's: names, memory, MIG devices. By pynvml, in a child with a
-deadline.
-"""
+"""NVML's view of the node beside the kernel's: names, memory, MIG devices; in a child with a deadline."""
 
 import json
 import os

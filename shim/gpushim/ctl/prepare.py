@@ -1,6 +1,4 @@
-"""`gpushim node prepare`: modules, device nodes and /dev/char links of this host, as the driver wants
-them.
-"""
+"""`gpushim node prepare`: this host's modules, device nodes and /dev/char links, as the driver wants them."""
 
 import os
 import stat

@@ -1,0 +1,121 @@
+#define _GNU_SOURCE
+#include "trigger.h"
+#include "command_line.h"
+#include "compiled.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *const triggers[] = {"NVIDIA_VISIBLE_DEVICES",
+				       "CUDA_VERSION",
+				       "nvidia-container-devices",
+				       "nvidia-container-runtime-hook",
+				       "nvidia-container-toolkit",
+				       "gpushim-hook",
+				       "dev.gpushim/",
+				       NULL};
+
+/* A window of config.json: what is scanned at once, behind the end of what was scanned before. */
+#define OVERLAP 4096
+static char window[OVERLAP + 65536];
+static size_t window_size;
+
+static int in_window(const char *text)
+{
+	return *text && memmem(window, window_size, text, strlen(text)) != NULL;
+}
+
+static int configured_trigger(const char *key, const char *value)
+{
+	/* One that is longer than the overlap could hide across two windows. */
+	return strcmp(key, "trigger") == 0 && (strlen(value) > OVERLAP || in_window(value));
+}
+
+/* An escape that could spell a character of a trigger: all but what engines write for <, >, &, quotes and controls. */
+static int spells(const char *escape, size_t size)
+{
+	static const char digits[] = "0123456789abcdefABCDEF";
+	unsigned value;
+
+	if (size < 2)
+		return 1;
+	if (escape[1] != 'u')
+		return escape[1] == '/';
+	if (size < 6)
+		return 1;
+	for (int i = 2; i < 6; i++)
+		if (!memchr(digits, escape[i], sizeof(digits) - 1))
+			return 1; /* no JSON: Python's to say */
+	if (sscanf(escape + 2, "%4x", &value) != 1)
+		return 1;
+	return value >= 0x20 && value < 0x7f && !strchr("<>&\"\\'", (int) value);
+}
+
+/* final: nothing follows, so that a cut escape is an odd one and not one that the next window completes. */
+static int hides(int final)
+{
+	const char *end = window + window_size, *at = window;
+
+	while ((at = memchr(at, '\\', (size_t) (end - at)))) {
+		if (end - at < 6 && !final)
+			return 0;
+		if (spells(at, (size_t) (end - at)))
+			return 1;
+		at += 2;
+		if (at >= end)
+			return 0;
+	}
+	return 0;
+}
+
+static int triggered(int with_settings)
+{
+	for (const char *const *t = triggers; *t; t++)
+		if (in_window(*t))
+			return 1;
+	return with_settings && each_record(configured_trigger);
+}
+
+/* Whether config.json may ask for something. What cannot be read is for Python, or the runtime, to tell. */
+int asks(int with_settings)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	size_t kept = 0;
+	ssize_t n;
+	int fd, answer = -1, empty = 1;
+
+	if (call.odd || snprintf(path, sizeof(path), "%s/%s", call.bundle, call.config) >= (int) sizeof(path))
+		return 1;
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return 1;
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		answer = 1;
+	while (answer < 0) {
+		n = read(fd, window + kept, sizeof(window) - kept);
+		if (n < 0 && errno == EINTR)
+			continue;
+		window_size = kept + (size_t) (n > 0 ? n : 0);
+		if (n < 0)
+			answer = 1;
+		else if (n == 0)
+			answer = empty || hides(1);
+		else if (triggered(with_settings) || hides(0))
+			answer = 1;
+		empty = 0;
+		/* An escape at the end, or a trigger, may go on in the next window. */
+		kept = window_size < OVERLAP ? window_size : OVERLAP;
+		/* In the middle of a run of backslashes nobody can tell which of them begins an escape. */
+		if (window_size > kept && window[window_size - kept - 1] == '\\' && window[window_size - kept] == '\\')
+			answer = 1;
+		memmove(window, window + window_size - kept, kept);
+	}
+	close(fd);
+	return answer;
+}

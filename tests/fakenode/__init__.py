@@ -4,9 +4,11 @@
 gpushim at them. Formats: kernel-open/nvidia/{nv-caps,nv-procfs}.c. Device nodes are real ones, so they need root.
 """
 
+import errno
 import functools
 import os
 import platform
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -14,21 +16,27 @@ import uuid
 from pathlib import Path
 
 from tests.fakenode.descriptions import NODES, Gpu, Node
+from tests.fakenode.majors import around, moved, real_majors
 
-__all__ = ["NODES", "Gpu", "Node", "build", "real_majors"]
+__all__ = ["NODES", "Gpu", "Node", "build", "moved", "real_majors"]
+
+# Says that a directory holds a simulated node, whose trees the next one may replace.
+MARK = ".simulated-node"
 
 
 def build(directory: Path, node: "str | Node", *, avoid: "set[int] | None" = None) -> Node:
     """Make *node*, or the one of that name, in *directory*; the description that was built.
 
-    *avoid*: majors that a driver of the real machine uses, which the dynamic ones of the node then go around.
+    *avoid*: majors that a driver of the real machine uses, which the dynamic ones of the node then go around
+    (`moved` says how). A node that is in *directory* already is replaced.
     """
     if isinstance(node, str):
         node = NODES[node]
     if avoid:
-        node = _around(node, avoid)
+        node = around(node, avoid)
+    _make_room(directory)
     for root in ("proc", "sys", "dev"):
-        (directory / root).mkdir(parents=True, exist_ok=True)
+        (directory / root).mkdir()
     _proc(directory / "proc", node)
     _sys(directory / "sys", node)
     if node.driver:
@@ -46,18 +54,17 @@ def build(directory: Path, node: "str | Node", *, avoid: "set[int] | None" = Non
     return node
 
 
-def real_majors() -> set[int]:
-    """The character majors that a driver of this machine uses."""
-    text = Path("/proc/devices").read_text().partition("Block devices:")[0]
-    return {int(line.split()[0]) for line in text.splitlines() if line.strip()[:1].isdigit()}
-
-
-def _around(node: Node, avoid: set[int]) -> Node:
-    free = (major for major in range(511, 383, -1) if major not in avoid)
-    return node._replace(
-        caps_major=next(free) if node.caps_major in avoid else node.caps_major,
-        uvm_major=next(free) if node.uvm_major in avoid else node.uvm_major,
-    )
+def _make_room(directory: Path) -> None:
+    """Nothing of an earlier node stays: FileExistsError for trees that are not of one, such as those of `/`."""
+    there = [
+        path for name in ("proc", "sys", "dev", "driver", "state") if (path := directory / name).exists()
+    ]
+    if there and not (directory / MARK).exists():
+        raise FileExistsError(errno.EEXIST, "is there and not of a simulated node", str(there[0]))
+    for path in there:
+        shutil.rmtree(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
 
 
 def capability_minor(gpu_minor: int, gi: int, ci: int | None = None) -> int:
@@ -162,7 +169,7 @@ def _devices(node: Node) -> str:
     if node.driver:
         names = ["nvidia-frontend"] if node.frontend else ["nvidia", "nvidia-modeset", "nvidiactl"]
         majors += [(195, name) for name in names]
-        majors.append((234, "nvidia-caps-imex-channels"))
+        majors.append((node.imex_major, "nvidia-caps-imex-channels"))
         if node.capabilities:
             majors.append((node.caps_major, "nvidia-caps"))
         if node.uvm_major:

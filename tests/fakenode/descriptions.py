@@ -20,6 +20,7 @@ class Node(NamedTuple):
     driver: str = "580.126.09"
     caps_major: int = 237
     uvm_major: int = 510
+    imex_major: int = 234
     capabilities: bool = True
     frontend: bool = False
 

@@ -152,9 +152,29 @@ class Bed:
 
     def run(self, bundle: Path, program: str = "", *, env: dict[str, str] | None = None) -> Ran:
         """The container of *bundle* by *program*, the cell's plain runtime where it is empty."""
+        name, runtime = self._container(program)
+        return self.enter(*runtime, "run", "--bundle", str(bundle), name, env=env)
+
+    def create_and_start(self, bundle: Path, program: str = "", *, env: dict[str, str] | None = None) -> Ran:
+        """As run, in the steps that engines take."""
+        name, runtime = self._container(program)
+        return self.enter("sh", "-c", STEPS, str(bundle), name, *runtime, env=env)
+
+    def _container(self, program: str) -> tuple[str, list[str]]:
         name = f"gpushim-test-{os.getpid()}-{next(_number)}"
-        argv = [program or self.runtime, "--root", f"/run/{name}", "run", "--bundle", str(bundle), name]
-        return self.enter(*argv, env=env)
+        # With the rest of the bed: /run is the machine's own in a cell of the host.
+        return name, [program or self.runtime, "--root", str(self.directory / "run")]
+
+
+# sh -c STEPS BUNDLE NAME RUNTIME...
+STEPS = """set -e
+name=$1
+shift
+"$@" create --bundle "$0" "$name"
+"$@" start "$name"
+until "$@" state "$name" | grep -q stopped; do sleep 0.01; done
+"$@" delete "$name"
+"""
 
 
 # Of Debian 13 on, docker.io is the daemon alone.

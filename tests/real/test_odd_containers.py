@@ -69,6 +69,18 @@ def test_sys_admin_of_a_user_namespace_is_refused(seed: Seed) -> None:
     assert "needs CAP_SYS_ADMIN outside of a user namespace" in ran.err
 
 
+def test_in_a_user_namespace_nvidia_cap1_stays_the_hosts_roots(bed: Bed, seed: Seed) -> None:
+    """It is bound and the cgroup lets it through, but its mode is 0400 and no capability counts over that here."""
+    settings = ["[gpushim.policy]", 'mig-config = "allow"']
+    allowing = Seed(bed, bed.directory / f"odd{len(list(bed.directory.iterdir()))}", *settings)
+    item = "/dev/nvidia-caps/nvidia-cap1:r"
+    bundle = bed.bundle([item], (*DEVICES, "NVIDIA_MIG_CONFIG_DEVICES=all"), change=in_user_namespace)
+
+    ran = allowing.run(bundle)
+
+    assert (ran.code, ran.err, ran.opens) == (0, "", {item: "EACCES"})
+
+
 def test_without_any_rule(seed: Seed) -> None:
     """crun filters nothing then, and one allow rule would close the rest; runc denies what no rule allows."""
 
@@ -115,7 +127,7 @@ def test_both_versions_of_cgroups_at_once(tmp_path: Path) -> None:
     bed = Bed(cell, tmp_path)
     seed = Seed(bed, bed.directory / "hybrid")
     bundle = seed.bundle(*DEVICES, *MONITOR, admin=True)
-    argv = [SHIM, "--root", "/run/gpushim-test-hybrid", "run", "--bundle", str(bundle), "gpushim-test-hybrid"]
+    argv = [SHIM, "--root", str(bed.directory / "run"), "run", "--bundle", str(bundle), "gpushim-test-hybrid"]
     script = """
 mount --make-rprivate /
 unified=/sys/fs/cgroup/unified

@@ -50,6 +50,10 @@ class Seed:
     def opens(self, *env: str, admin: bool = False, privileged: bool = False) -> dict[str, str]:
         ran = self.run(self.bundle(*env, admin=admin, privileged=privileged))
         assert (ran.code, ran.err) == (0, "")
+        return self.named(ran)
+
+    def named(self, ran: Ran) -> dict[str, str]:
+        """The answers, by short names in which no major stands."""
         caps = f"c:{self.node.caps_major}:"
         return {
             item.replace("/dev/", "").replace("nvidia-caps/nvidia-", "").replace(caps, "caps:"): answer
@@ -81,6 +85,15 @@ def test_row_1_and_5_the_reporters_pod_can_open_what_it_needs(seed: Seed) -> Non
     opens = seed.opens(*REPORTER, admin=True)
 
     assert opens == GPU | INSTANCES | MONITORED | NOT_CONFIGURED
+
+
+def test_row_1_in_the_steps_that_engines_take(seed: Seed) -> None:
+    bundle = seed.bundle(*REPORTER, admin=True)
+
+    ran = seed.bed.create_and_start(bundle, SHIM, env=seed.env)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert seed.named(ran) == GPU | INSTANCES | MONITORED | NOT_CONFIGURED
 
 
 def test_row_2_the_same_privileged(seed: Seed) -> None:

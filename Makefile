@@ -28,7 +28,6 @@ $(BIN)/python: | packages
 $(VENV)/installed: $(SOURCES) $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group test
-	$(BIN)/python -m pip install --quiet --force-reinstall --no-deps .
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 

@@ -4,24 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml README.md $(shell find shim hooks cffi_src -type f -not -path '*/__pycache__/*')
 
-.PHONY: demo test bench lint clean packages
+.PHONY: demo test bench lint clean packages-build packages-demo packages-test
 
-demo: $(VENV)/installed packages
+demo: packages-demo $(VENV)/installed
 	$(BIN)/python -m tests.demo
 
-test: $(VENV)/installed packages
+test: packages-test $(VENV)/installed
 	$(BIN)/python -m pytest $(ARGS)
 
-bench: $(VENV)/installed packages
+bench: packages-build $(VENV)/installed
 	$(BIN)/python -m tests.bench
 
 lint: $(VENV)/installed
 	$(BIN)/python -m pytest tests/test_lint.py
 
-packages:
-	@tests/packages $(PYTHON)
+packages-build packages-demo packages-test:
+	@tests/packages $(@:packages-%=%) $(PYTHON)
 
-$(BIN)/python: | packages
+$(BIN)/python: | packages-build
 	$(PYTHON) -m venv $(VENV)
 
 # The tests run what a user installs: the wheel, not the checkout.

@@ -71,7 +71,7 @@ class Bed:
     """Makes bundles and runs them; *directory* holds the root file system that they share."""
 
     def __init__(self, cell: Cell, directory: Path) -> None:
-        need("runc", "crun", "unshare", "gcc")
+        need("runc", cell.runtime, "unshare", "gcc")
         self.cell = cell
         self.directory = directory
         self.rootfs = directory / "rootfs"

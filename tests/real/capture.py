@@ -1,6 +1,7 @@
 """`python -m tests.real.capture`: make the captured bundles of oci-fixtures/good again.
 
-Each is the config.json that an engine gave its low-level runtime, with ids and paths of the machine taken out.
+Each is the config.json that an engine gave its low-level runtime, with ids and paths of the machine taken out. Engines
+write variables and mounts in an order that changes from run to run: a case that differs in no more than that stays.
 """
 
 import json
@@ -9,9 +10,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.real.bed import HERE, root_of
 from tests.real.conftest import recorder
@@ -41,17 +44,47 @@ def neutral(text: str, directory: Path) -> str:
     return re.sub(r"/proc/\d+/", "/proc/1/", text)
 
 
+def in_one_order(text: str) -> dict[str, Any]:
+    """The config *text* with its variables and mounts in one order."""
+    config: dict[str, Any] = json.loads(text)
+    config["process"]["env"].sort()
+    config["mounts"].sort(key=lambda mount: mount["destination"])
+    return config
+
+
 def keep(case: str, kept: Path, directory: Path) -> None:
-    (GOOD / case).mkdir(parents=True, exist_ok=True)
-    (GOOD / case / "config.json").write_text(neutral(kept.read_text(), directory))
+    text, path = neutral(kept.read_text(), directory), GOOD / case / "config.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = "as it was"
+    if not path.exists() or in_one_order(path.read_text()) != in_one_order(text):
+        path.write_text(text)
+        told = "new"
     (GOOD / case / "node").write_text("seed\n")
-    print(case, json.loads(kept.read_text())["ociVersion"])
+    print(case, json.loads(text)["ociVersion"], told)
 
 
 @contextmanager
 def place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="c") as directory:
         yield Path(directory)
+        wait_for_cleaners(directory)
+
+
+def wait_for_cleaners(directory: str) -> None:
+    """`podman run` ends before the cleaner that its conmon starts, which still writes below *directory*."""
+    for _ in range(300):
+        users = [one for one in Path("/proc").glob("[0-9]*/cmdline") if directory in command_line(one)]
+        if not users:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{directory}: still used by {[command_line(one) for one in users]}")
+
+
+def command_line(path: Path) -> str:
+    try:
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # ended meanwhile
 
 
 def pods(suite: str, suffix: str) -> None:
@@ -90,6 +123,9 @@ def containers(suite: str, suffix: str) -> None:
             print("podman", podman.version("podman"))
             podman.run(runtime, ONE, "/bin/true")
             keep(f"podman{suffix}-{runtime_name}-one-gpu", kept, directory)
+            if not suffix and runtime_name == "crun":
+                podman.run(runtime, (), "/bin/true")
+                keep("podman-plain", kept, directory)
 
 
 def specs() -> None:

@@ -11,6 +11,8 @@ from tests.real.conftest import SeedNode, recorder
 from tests.real.cri import Containerd, containerd
 
 ENV = (
+    "MPS_ROOT=/run/nvidia/mps",
+    "MIG_STRATEGY=mixed",
     "NVIDIA_VISIBLE_DEVICES=all",
     "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     "NVIDIA_MIG_MONITOR_DEVICES=all",

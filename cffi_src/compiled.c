@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "compiled.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
@@ -16,6 +17,12 @@
 static char settings[65536]; /* NUL-terminated records, `key=value` */
 static size_t settings_size;
 
+/* Whether the file just asked for is not there: one that may not be looked at counts, and is an error to be told. */
+static int absent(void)
+{
+	return errno == ENOENT || errno == ENOTDIR;
+}
+
 /* Which config.toml counts, and whether the environment names it; as settings.select does. */
 static const char *select_config(int *named)
 {
@@ -30,9 +37,9 @@ static const char *select_config(int *named)
 			return value;
 	}
 	*named = 0;
-	if (stat(ETC_CONFIG, &st) == 0)
+	if (stat(ETC_CONFIG, &st) == 0 || !absent())
 		return ETC_CONFIG;
-	return stat(TOOLKIT_CONFIG, &st) == 0 ? TOOLKIT_CONFIG : "";
+	return stat(TOOLKIT_CONFIG, &st) == 0 || !absent() ? TOOLKIT_CONFIG : "";
 }
 
 /* The value of the record at *at, which moves behind it; NULL when it has another key or the settings end. */

@@ -46,14 +46,20 @@ static int find_python(void)
 /* Have Python compile the settings; whether it works at all. */
 static int compile_settings(void)
 {
-	int status;
+	struct sigaction standard = {.sa_handler = SIG_DFL}, was;
+	int status, ended;
 	pid_t child;
 
 	if (find_python() < 0)
 		return 0;
-	child = fork();
-	if (child < 0)
+	/* Where an engine ignores SIGCHLD the kernel would keep no status for us; the runtime gets back what was. */
+	if (sigaction(SIGCHLD, &standard, &was) < 0)
 		return 0;
+	child = fork();
+	if (child < 0) {
+		sigaction(SIGCHLD, &was, NULL);
+		return 0;
+	}
 	if (child == 0) {
 		int null = open("/dev/null", O_RDWR);
 
@@ -64,10 +70,11 @@ static int compile_settings(void)
 		execl(python, python, "-I", "-S", boot, "compile", (char *) NULL);
 		_exit(127);
 	}
-	while (waitpid(child, &status, 0) < 0)
-		if (errno != EINTR)
-			return 0;
-	return WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EX_CONFIG);
+	do
+		ended = waitpid(child, &status, 0);
+	while (ended < 0 && errno == EINTR);
+	sigaction(SIGCHLD, &was, NULL);
+	return ended > 0 && WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EX_CONFIG);
 }
 
 /* SIGPIPE and SIGXFSZ, which Python ignores: whether they were ignored already, for Python to put back. */

@@ -116,8 +116,15 @@ static DIR *open_dir(int dir, const char *path)
 /* A growing list in the caller's array: what does not fit is counted, not written. */
 struct list {
 	struct gs_capability *out;
-	int count, room;
+	int count, room, error;
 };
+
+/* A directory of the tree that cannot be opened: one that is not there is no error, and any other is the walk's. */
+static void not_opened(struct list *list)
+{
+	if (errno != ENOENT && errno != ENOTDIR && errno != ENODEV && !list->error)
+		list->error = errno;
+}
 
 static void append(struct list *list, int dir, const char *path, int gpu, int gi, int ci)
 {
@@ -136,8 +143,10 @@ static void walk_instance(struct list *list, int mig, const char *name, int gpu,
 	DIR *dir = open_dir(mig, name);
 	struct dirent *entry;
 
-	if (!dir)
+	if (!dir) {
+		not_opened(list);
 		return;
+	}
 	append(list, dirfd(dir), "access", gpu, gi, -1);
 	while ((entry = readdir(dir))) {
 		int ci = number_after("ci", entry->d_name);
@@ -159,8 +168,10 @@ static void walk_gpu(struct list *list, int top, const char *name, int gpu)
 
 	stpcpy(stpcpy(path, name), "/mig");
 	dir = open_dir(top, path);
-	if (!dir)
+	if (!dir) {
+		not_opened(list);
 		return;
+	}
 	while ((entry = readdir(dir))) {
 		int gi = number_after("gi", entry->d_name);
 
@@ -188,5 +199,5 @@ int gs_capabilities(const char *directory, struct gs_capability *out, int count)
 			walk_gpu(&list, dirfd(dir), entry->d_name, gpu);
 	}
 	closedir(dir);
-	return list.count;
+	return list.error ? -list.error : list.count;
 }

@@ -612,6 +612,25 @@ def test_python_learns_which_signals_were_ignored(place: Place, ignored: list[st
     assert done.stdout.split()[4] == str(mask)
 
 
+@pytest.mark.parametrize("state", ["stale", "fresh"])
+def test_an_engine_that_ignores_its_children_is_no_obstacle(place: Place, state: str) -> None:
+    # In Python, since a shell sets SIGCHLD as it likes.
+    told = "import signal, sys; sys.argv[4:5] == ['compile'] or print(signal.getsignal(signal.SIGCHLD).name)"
+    place.python.write_text(f"#!{sys.executable} -S\n{told}\n")
+    if state == "stale":
+        place.toml.write_text("[gpushim]\n")
+
+    done = place.run(
+        "create",
+        "--bundle",
+        str(place.bundle),
+        "id",
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIG_IGN\n", "")
+
+
 def test_the_hook_has_no_command_yet(place: Place) -> None:
     hook = place.bin / "gpushim-hook"
     shutil.copy(place.launcher, hook)

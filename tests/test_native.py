@@ -118,6 +118,30 @@ def test_a_tree_of_any_size_comes_whole(tmp_path: Path) -> None:
     assert len(linux.capabilities(str(tmp_path))) == 32 * 15 * 2
 
 
+def test_a_directory_that_cannot_be_read_is_an_error_and_not_an_absence(tmp_path: Path) -> None:
+    """Out of descriptors, a GPU must not look like one without instances."""
+    write_access(tmp_path / "gpu0/mig/gi1/access")
+    write_access(tmp_path / "gpu0/mig/gi1/ci0/access")
+    program = f"""
+import os, resource
+from gpushim import linux
+free = len(os.listdir("/proc/self/fd")) - 1
+for more in range(6):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, 4096))
+    try:
+        rows = linux.capabilities({str(tmp_path)!r})
+        print(len(rows), [os.strerror(row[5]) for row in rows if row[5]])
+    except OSError as problem:
+        print(problem.strerror)
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Too many open files" and lines[-1] == "2 []"
+    assert all("Too many open files" in line or line == "2 []" for line in lines)
+
+
 def test_no_tree_is_an_os_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as raised:
         linux.capabilities(str(tmp_path / "none"))

@@ -140,6 +140,21 @@ def test_an_information_file_with_nonsense_is_that_gpus_fault(host: Host, text: 
     assert gpu.fault.startswith("its information file has no usable Device Minor")
 
 
+@pytest.mark.node("eight-gpus")
+@pytest.mark.parametrize(
+    ("field", "was", "now"), [("minor", "Minor: \t 3\n", "Minor: \t 5\n"), ("uuid", "", "")]
+)
+def test_two_gpus_that_say_the_same_are_both_at_fault(host: Host, field: str, was: str, now: str) -> None:
+    third, fifth = (host.gpus / f"0000:1{n}:00.0/information" for n in (3, 5))
+    uuids = [path.read_text().partition("GPU UUID: \t ")[2].partition("\n")[0] for path in (third, fifth)]
+    third.write_text(third.read_text().replace(was or uuids[0], now or uuids[1]))
+
+    faults = {gpu.index: gpu.fault for gpu in host.read().gpus if gpu.fault}
+
+    value = "5" if field == "minor" else uuids[1]
+    assert faults == dict.fromkeys((3, 5), f"another GPU has the same {field}, {value}")
+
+
 # ---- how long it holds ----
 
 

@@ -95,6 +95,19 @@ def test_which_file_counts(variables: Environ, path: str, variable: str) -> None
     assert (selected.path, selected.variable) == (path, variable)
 
 
+def test_a_file_that_cannot_be_looked_at_counts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the administrator wrote is not passed over for the next file, or for the defaults."""
+    loop, there, absent = tmp_path / "loop", tmp_path / "there", tmp_path / "absent"
+    loop.symlink_to(loop)
+    there.touch()
+
+    for files, expected in (((loop, there), loop), ((absent, there), there), ((absent, there / "x"), None)):
+        monkeypatch.setattr(settings, "FILES", tuple(map(str, files)))
+        assert settings.select({}).path == (str(expected) if expected else "")
+
+
 def test_where_state_is_kept() -> None:
     assert settings.state_dir({b"GPUSHIM_STATE": b"/s"}) == "/s"
     expected = "/run/gpushim" if os.geteuid() == 0 else "/r/gpushim"

@@ -210,6 +210,16 @@ def test_what_is_no_file(toml: Path) -> None:
     assert str(raised.value) == f"GS0501: {toml}: is not there\nhint: GPUSHIM_CONFIG names it"
 
 
+def test_a_file_that_may_not_be_read_is_told(toml: Path) -> None:
+    loop = toml.parent / "loop.toml"
+    loop.symlink_to(loop)
+
+    with pytest.raises(InvalidSettings) as raised:
+        effective(str(loop))
+
+    assert str(raised.value) == f"GS0506: {loop}: cannot be read: Too many levels of symbolic links"
+
+
 def test_deep_tables_are_no_crash(toml: Path) -> None:
     toml.write_text("a = " + "[" * 50_000)
 

@@ -260,7 +260,18 @@ def _read_information(directory: str, buses: list[str], timeout: float) -> "list
 
     paths = [f"{directory}/{bus}/information" for bus in buses]
     read = linux.read_files(paths, min(PATIENCE, timeout / 2), timeout) if paths else []
-    return [_row(bus, *answer, timeout) for bus, answer in zip(buses, read, strict=True)]
+    rows = [_row(bus, *answer, timeout) for bus, answer in zip(buses, read, strict=True)]
+    _mark_doubles(rows)
+    return rows
+
+
+def _mark_doubles(rows: "list[dict[str, Any]]") -> None:
+    """Two GPUs of one minor or UUID: nobody can tell which of them a container would get."""
+    for field in ("minor", "uuid"):
+        values = [row[field] for row in rows]
+        for row in rows:
+            if row[field] not in (-1, "") and values.count(row[field]) > 1 and not row["fault"]:
+                row["fault"] = f"another GPU has the same {field}, {row[field]}"
 
 
 def _row(bus: str, error: int, data: bytes, timeout: float) -> "dict[str, Any]":
@@ -310,7 +321,7 @@ def _has_instances(node: Node) -> bool:
 def _entries(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []  # a driver from before MIG, or a GPU that cannot be read
 
 

@@ -38,8 +38,10 @@ def select(environ: dict[bytes, bytes]) -> Selected:
     for path in FILES:
         try:
             os.stat(path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError:
+            pass  # one that may not be looked at counts, and is an error to be told
         return Selected(path)
     return Selected("")
 

@@ -75,6 +75,8 @@ def _read(path: str, variable: str) -> str:
     except FileNotFoundError as problem:
         hint = f"{variable} names it" if variable else ""
         raise InvalidSettings("GS0501", f"{path}: is not there", hint=hint) from problem
+    except OSError as problem:
+        raise InvalidSettings("GS0506", f"{path}: cannot be read: {problem.strerror}") from problem
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InvalidSettings("GS0502", f"{path}: is not a regular file")

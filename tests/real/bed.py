@@ -145,8 +145,9 @@ class Bed:
             # The launcher and its interpreter come along, at the paths they have here.
             directories += [str(BIN.parent), sys.base_prefix]
         command = [str(ENGINES / "enter"), self.root, self.cell.cgroup, *directories, "--", *argv]
+        # Standard input is a pipe: crun 1.8 gives what it finds there to the container's root, /dev/null too.
         done = subprocess.run(
-            command, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=120
+            command, env={**os.environ, **(env or {})}, input="", capture_output=True, text=True, timeout=120
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 

@@ -15,8 +15,9 @@ static const char *const command_flags[] = {
     "auto-dedup", "d",		"detach",	  "ext-unix-sk", "file-locks",	 "h",	      "help",
     "keep",	  "lazy-pages", "no-new-keyring", "no-pivot",	 "no-subreaper", "shell-job", "tcp-established",
     "usage",	  NULL};
+static const char *const help_flags[] = {"h", "help", "usage", NULL};
 
-struct call call = {.bundle = ".", .config = "config.json"};
+struct call call = {.bundle = "."};
 
 static int listed(const char *const *names, const char *name)
 {
@@ -32,10 +33,11 @@ static void take_option(const char *name, const char *value)
 		call.log = value;
 	else if (strcmp(name, "log-format") == 0 && !call.command)
 		call.log_format = value;
-	else if ((strcmp(name, "bundle") == 0 || strcmp(name, "b") == 0) && call.command)
+	else if ((strcmp(name, "bundle") == 0 || strcmp(name, "b") == 0) && call.command) {
 		call.bundle = value;
-	else if ((strcmp(name, "config") == 0 || strcmp(name, "f") == 0) && call.command)
-		call.config = value;
+		call.odd |= !*value; /* the working directory to runc, an error to crun */
+	} else if ((strcmp(name, "config") == 0 || strcmp(name, "f") == 0) && call.command)
+		call.odd = 1; /* `config.json` is in the bundle to crun, in the working directory to runc */
 }
 
 /* One option; how many words it takes, its own included. next: the word behind it, or NULL. */
@@ -70,6 +72,9 @@ static int parse_option(const char *word, const char *next)
 	}
 	if (!call.command && (strcmp(name, "version") == 0 || (one_dash && strcmp(name, "v") == 0)))
 		call.version = 1;
+	/* Behind an option that is not in the tables it may be the value of that. */
+	if (call.command && !equals && !call.odd && listed(help_flags, name))
+		call.help = 1;
 	return 1;
 }
 
@@ -77,9 +82,12 @@ void parse(int argc, char **argv)
 {
 	for (int i = 1; i < argc;) {
 		if (strcmp(argv[i], "--") == 0) {
-			if (!call.command && i + 1 < argc)
-				call.command = argv[i + 1];
-			return;
+			if (call.command || i + 1 == argc)
+				return;
+			/* It ends the options before the command only: those of the command come behind. */
+			call.command = argv[i + 1];
+			i += 2;
+			continue;
 		}
 		if (argv[i][0] == '-' && argv[i][1]) {
 			i += parse_option(argv[i], argv[i + 1]);
@@ -103,7 +111,7 @@ int may_make_container(int argc, char **argv)
 	static const char *const makers[] = {"create", "run", "restore", NULL};
 
 	if (makes_container())
-		return 1;
+		return !call.help || call.lost;
 	for (int i = 1; call.lost && i < argc; i++)
 		if (listed(makers, argv[i]))
 			return 1;

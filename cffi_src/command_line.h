@@ -2,8 +2,9 @@
 #pragma once
 
 struct call {
-	const char *command, *bundle, *config, *log, *log_format;
+	const char *command, *bundle, *log, *log_format;
 	int version; /* --version before any command */
+	int help;    /* --help behind it: the runtime tells of the command and does nothing */
 	int odd;     /* something that runc and crun read differently, or that is not in the tables */
 	int lost;    /* an unknown option before the command: its value may have been taken for the command */
 };

@@ -83,15 +83,19 @@ static int read_file(const char *directory, const char *name)
 	return 0;
 }
 
-/* Whether what was read is of this program and of config, and still what that file says. */
+/*
+ * Whether what was read is of config, and still what that file says. What an older or newer version compiled is stale:
+ * between an upgrade and the next create its candidates still name the runtime whose containers are running.
+ */
 static enum freshness judge_settings(const char *config)
 {
 	const char *at = settings, *value;
 	char identity[128] = "";
+	const char *version = record(&at, "gpushim-settings");
 	struct stat st;
 
-	if (!(value = record(&at, "gpushim-settings")) || strcmp(value, VERSION) != 0 ||
-	    !(value = record(&at, "config")) || strcmp(value, config) != 0 || !(value = record(&at, "identity"))) {
+	if (!version || !(value = record(&at, "config")) || strcmp(value, config) != 0 ||
+	    !(value = record(&at, "identity"))) {
 		settings_size = 0;
 		return NONE;
 	}
@@ -100,7 +104,7 @@ static enum freshness judge_settings(const char *config)
 			 (unsigned long long) st.st_ino, (unsigned long long) st.st_size,
 			 (unsigned long long) st.st_mtim.tv_sec * 1000000000ULL +
 			     (unsigned long long) st.st_mtim.tv_nsec);
-	return strcmp(value, identity) == 0 ? FRESH : STALE;
+	return strcmp(version, VERSION) == 0 && strcmp(value, identity) == 0 ? FRESH : STALE;
 }
 
 enum freshness read_settings(void)

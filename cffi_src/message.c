@@ -31,16 +31,25 @@ static void append_escaped(char *out, size_t room, const char *text)
 	}
 }
 
+/* The file that --log names; NULL where crun takes it for the name of something else. */
+static const char *log_file(void)
+{
+	if (!call.log || strncmp(call.log, "journald:", 9) == 0 || strncmp(call.log, "syslog:", 7) == 0)
+		return NULL;
+	return strncmp(call.log, "file:", 5) == 0 ? call.log + 5 : call.log;
+}
+
 /* The text to the file of --log too, in the runtime's own form: that is where engines look. */
 static void log_error(const char *text)
 {
 	int json = call.log_format && strcmp(call.log_format, "json") == 0;
+	const char *path = log_file();
 	char line[8192], when[32];
 	time_t now = time(NULL);
 	struct tm utc;
 	int fd;
 
-	if (!call.log || !gmtime_r(&now, &utc))
+	if (!path || !gmtime_r(&now, &utc))
 		return;
 	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &utc);
 	snprintf(line, sizeof(line), json ? "{\"level\":\"error\",\"msg\":\"" : "time=\"%s\" level=error msg=\"", when);
@@ -49,7 +58,7 @@ static void log_error(const char *text)
 		snprintf(line + strlen(line), sizeof(line) - strlen(line), "\",\"time\":\"%s\"}\n", when);
 	else
 		strcat(line, "\"\n");
-	fd = open(call.log, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0644);
+	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0644);
 	if (fd < 0)
 		return;
 	if (write(fd, line, strlen(line)) < 0)

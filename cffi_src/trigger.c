@@ -30,10 +30,30 @@ static int in_window(const char *text)
 	return *text && memmem(window, window_size, text, strlen(text)) != NULL;
 }
 
+/* Engines write <, >, &, quotes, controls and what is not ASCII as escapes; nobody has a reason to for the others. */
+static int spelt_only_to_hide(unsigned character)
+{
+	return character >= 0x20 && character < 0x7f && !strchr("<>&\"\\'", (int) character);
+}
+
+/* Whether no escape that engines write of themselves spells a character of text. */
+static int plain(const char *text)
+{
+	for (; *text; text++)
+		if (!spelt_only_to_hide((unsigned char) *text))
+			return 0;
+	return 1;
+}
+
 static int configured_trigger(const char *key, const char *value)
 {
+	if (strcmp(key, "trigger") != 0)
+		return 0;
 	/* One that is longer than the overlap could hide across two windows. */
-	return strcmp(key, "trigger") == 0 && (strlen(value) > OVERLAP || in_window(value));
+	if (strlen(value) > OVERLAP || in_window(value))
+		return 1;
+	/* One with a character that spells() takes for harmless could hide behind any escape. */
+	return !plain(value) && memchr(window, '\\', window_size);
 }
 
 /* An escape that could spell a character of a trigger: all but what engines write for <, >, &, quotes and controls. */
@@ -53,7 +73,7 @@ static int spells(const char *escape, size_t size)
 			return 1; /* no JSON: Python's to say */
 	if (sscanf(escape + 2, "%4x", &value) != 1)
 		return 1;
-	return value >= 0x20 && value < 0x7f && !strchr("<>&\"\\'", (int) value);
+	return spelt_only_to_hide(value);
 }
 
 /* final: nothing follows, so that a cut escape is an odd one and not one that the next window completes. */
@@ -90,7 +110,7 @@ int asks(int with_settings)
 	ssize_t n;
 	int fd, answer = -1, empty = 1;
 
-	if (call.odd || snprintf(path, sizeof(path), "%s/%s", call.bundle, call.config) >= (int) sizeof(path))
+	if (call.odd || snprintf(path, sizeof(path), "%s/config.json", call.bundle) >= (int) sizeof(path))
 		return 1;
 	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)

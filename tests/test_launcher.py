@@ -152,8 +152,9 @@ def place(built: Path, tmp_path: Path) -> Place:
         pytest.param("--debug=true create --bundle B id", "python", id="flag-with-value"),
         pytest.param("-log /x create --bundle B id", "python", id="global-option-with-one-dash"),
         pytest.param("--cgroup-manager systemd --log-level debug create --bundle B id", "python", id="of-crun"),
-        pytest.param("create --config other.json --bundle B id", "runtime", id="another-config"),
-        pytest.param("create -f other.json --bundle B id", "runtime", id="another-config-short"),
+        pytest.param("create --config other.json --bundle B id", "python", id="another-config"),
+        pytest.param("create -f other.json --bundle B id", "python", id="another-config-short"),
+        pytest.param("create --bundle= id", "python", id="empty-bundle"),
         pytest.param("create --preserve-fds 3 --pidfd-socket s --pid-file p --console-socket c --bundle B id", "python", id="options-with-values"),
         pytest.param("create --pid-file --bundle B id", "python", id="a-value-that-looks-like-an-option"),
         pytest.param("create --new-option --bundle B id", "python", id="unknown-option"),
@@ -163,6 +164,14 @@ def place(built: Path, tmp_path: Path) -> Place:
         pytest.param("create --bundle /none id", "python", id="bundle-missing"),
         pytest.param("create id", "python", id="no-config-in-the-directory"),
         pytest.param("-- create --bundle B", "python", id="end-of-options"),
+        pytest.param("create -- --help", "python", id="end-of-options-of-the-command"),
+        pytest.param("create --help", "runtime", id="help-of-a-command"),
+        pytest.param("create -h", "runtime", id="help-of-a-command-short"),
+        pytest.param("create --bundle B id --help", "runtime", id="help-behind-the-id"),
+        pytest.param("create --pid-file --help --bundle B id", "python", id="help-as-a-value"),
+        pytest.param("create --new-option --help --bundle B id", "python", id="help-may-be-the-value-of-a-new-option"),
+        pytest.param("--new-option state create --help", "python", id="help-where-the-command-is-not-certain"),
+        pytest.param("create --help=false --bundle B id", "python", id="no-help"),
         pytest.param("delete create", "runtime", id="delete-a-container-named-create"),
         pytest.param("--root create state x", "runtime", id="root-named-create"),
         pytest.param("state --root create", "runtime", id="state"),
@@ -304,6 +313,27 @@ def test_configured_triggers_count(place: Place) -> None:
     assert place.goes_to("create", "--bundle", str(place.bundle), "id") == "python"
 
 
+@pytest.mark.parametrize("prefix", ["a&b/", "\u00fc/", "it's/", "<x>/"])
+def test_a_configured_trigger_of_odd_characters_is_found_however_engines_escape_it(
+    place: Place, prefix: str
+) -> None:
+    place.compile({"gpushim.annotation-prefixes": [prefix]})
+    escaped = "".join(c if c.isascii() and (c.isalnum() or c == "/") else f"\\u{ord(c):04x}" for c in prefix)
+
+    for spelt in (prefix, escaped):
+        place.config.write_text(f'{{"annotations":{{"{spelt}gpu":"0"}}}}')
+        assert place.goes_to("create", "--bundle", str(place.bundle), "id") == "python"
+    place.config.write_text(PLAIN)
+    assert place.goes_to("create", "--bundle", str(place.bundle), "id") == "runtime"
+
+
+def test_the_end_of_options_hides_no_bundle(place: Place) -> None:
+    """Both runtimes read `-- create --bundle B` as `create --bundle B`."""
+    (place.directory / "config.json").write_text(PLAIN)
+
+    assert place.goes_to("--", "create", "--bundle", str(place.bundle), "id") == "python"
+
+
 def test_what_is_no_regular_file_goes_to_python(place: Place) -> None:
     for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)):
         if place.config.is_dir():
@@ -337,7 +367,7 @@ def test_a_trigger_is_found_however_it_is_escaped(place: Place, tree: object, tr
 
 words = st.sampled_from(
     [f"--{name}" for name in (*argv.GLOBAL_VALUES, *argv.COMMAND_VALUES, *argv.GLOBAL_FLAGS, *argv.COMMAND_FLAGS)]
-    + ["create", "run", "restore", "state", "BUNDLE", "PLAIN", "--bundle", "-b", "--bundle=BUNDLE", "-b=BUNDLE", "-bBUNDLE", "-f", "--", "-d", "x"]
+    + ["create", "run", "restore", "state", "BUNDLE", "PLAIN", "--bundle", "-b", "--bundle=BUNDLE", "-b=BUNDLE", "-bBUNDLE", "--bundle=", "-dbBUNDLE", "-f", "--", "-d", "-h", "x"]
 )  # fmt: skip
 
 
@@ -357,7 +387,7 @@ def test_no_command_line_slips_past(place: Place, line: list[str], crun: bool) -
             call = argv.parse(line, "/usr/bin/crun" if crun else "/usr/sbin/runc")
         except InvalidCall:
             return  # the runtime itself says so
-        config = place.directory / call.bundle / call.config
+        config = place.directory / ("" if "/" in call.config else call.bundle) / call.config
         assert call.command not in argv.MAKERS or config.read_text() == PLAIN
 
 
@@ -456,6 +486,14 @@ def test_stale_settings_still_name_the_runtime(place: Place) -> None:
     other = place.program(place.directory / "other-runtime", "echo other")
     place.compile({"nvidia-container-runtime.runtimes": [str(other)]})
     place.toml.write_text("[gpushim]\n")
+
+    assert place.goes_to("delete", "id") == "other"
+
+
+def test_settings_of_another_version_still_name_the_runtime(place: Place) -> None:
+    """Between an upgrade and the next create the containers that run are still those of the runtime compiled last."""
+    other = place.program(place.directory / "other-runtime", "echo other")
+    place.compile({"nvidia-container-runtime.runtimes": [str(other)]}, version="0.0.1")
 
     assert place.goes_to("delete", "id") == "other"
 
@@ -570,6 +608,17 @@ def test_errors_reach_a_text_log_too(place: Place) -> None:
         in log.read_text()
     )
     assert log.read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["journald", "syslog"])
+def test_a_log_of_crun_that_is_no_file_makes_none(place: Place, kind: str) -> None:
+    place.compile({"nvidia-container-runtime.runtimes": ["/none"]})
+
+    place.run("--log", f"{kind}:id", "state")
+    place.run("--log", f"file:{place.directory}/log", "state")
+
+    assert not (place.directory / f"{kind}:id").exists()
+    assert "GS0701" in (place.directory / "log").read_text()
 
 
 def test_words_of_any_length_are_survived(place: Place) -> None:

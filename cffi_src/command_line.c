@@ -49,8 +49,9 @@ static int parse_option(const char *word, const char *next)
 	int one_dash = body == word + 1;
 	char name[64];
 
-	if (length >= sizeof(name)) {
+	if (length >= sizeof(name)) { /* longer than any in the tables */
 		call.odd = 1;
+		call.lost |= !call.command;
 		return 1;
 	}
 	memcpy(name, body, length);

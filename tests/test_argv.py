@@ -39,6 +39,7 @@ IN_OPEN = 0x20  # sys/inotify.h
         pytest.param("--new x create --bundle a", {"command": "create", "bundle": "a"}, id="an-unknown-global-option"),
         pytest.param("create --pid-file --bundle a", {"command": "create", "container_id": "a"}, id="a-value-like-an-option"),
         pytest.param("create --help", {"command": "help"}, id="help-makes-nothing"),
+        pytest.param("-h create -h", {"command": "help"}, id="a-short-flag-before-is-known"),
         pytest.param("create --pid-file --help", {"command": "create"}, id="help-as-a-value"),
         pytest.param("create --new --help", {"command": "create"}, id="help-may-be-the-value-of-a-new-option"),
         pytest.param("create --help=false", {"command": "create"}, id="no-help"),

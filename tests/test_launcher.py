@@ -160,6 +160,7 @@ def place(built: Path, tmp_path: Path) -> Place:
         pytest.param("create --new-option --bundle B id", "python", id="unknown-option"),
         pytest.param("--new-option create --bundle B id", "python", id="unknown-global-option"),
         pytest.param("--new-option value create --bundle B id", "python", id="unknown-global-option-with-value"),
+        pytest.param(f"--{'n' * 64} value create --bundle B id", "python", id="long-unknown-global-option-with-value"),
         pytest.param("create --bundle", "python", id="value-missing"),
         pytest.param("create --bundle /none id", "python", id="bundle-missing"),
         pytest.param("create id", "python", id="no-config-in-the-directory"),

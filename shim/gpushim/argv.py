@@ -64,7 +64,7 @@ COMMAND_FLAGS = (
 )
 SHORT = {"b": "bundle", "f": "config"}
 HELP = ("?", "h", "help", "usage")
-GLOBAL_OPTIONS = GLOBAL_VALUES + GLOBAL_FLAGS
+GLOBAL_OPTIONS = (*GLOBAL_VALUES, *GLOBAL_FLAGS, "V", "v", *HELP)
 COMMAND_OPTIONS = (*COMMAND_VALUES, *COMMAND_FLAGS, "d", *HELP)
 
 

@@ -61,6 +61,7 @@ def test_another_name_than_config_json(directory: Path) -> None:
     (directory / "config.json").rename(directory / "other.json")
 
     assert bundle.open_bundle(str(directory), "other.json").config == CONFIG
+    assert bundle.open_bundle("/none", str(directory / "other.json")).config == CONFIG
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,32 @@ def test_a_container_that_asks_for_nothing_is_byte_identical(shim: Shim, env: li
     assert shim.config.read_text() == text
 
 
+def test_another_config_of_crun_is_the_one_that_is_edited(shim: Shim) -> None:
+    """crun takes --config from where it was started, not from the bundle."""
+    crun = shim.directory / "crun"
+    crun.write_text(shim.runtime.read_text())
+    crun.chmod(0o755)
+    shim.toml.write_text(shim.toml.read_text().replace(str(shim.runtime), str(crun)))
+    shim.config.write_text(pod())
+    other = shim.directory / "other.json"
+    other.write_text(pod(*SEED))
+    words = [
+        str(BIN / "gpushim-runtime"),
+        "create",
+        "--config",
+        "other.json",
+        "--bundle",
+        str(shim.bundle),
+        "id",
+    ]
+
+    done = subprocess.run(words, env=shim.env, cwd=shim.directory, capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/dev/nvidia0" in other.read_text()
+    assert shim.config.read_text() == pod()
+
+
 def test_a_second_run_leaves_the_file_alone(shim: Shim) -> None:
     shim.config.write_text(pod(*SEED))
     shim.create()

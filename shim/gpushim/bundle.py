@@ -74,8 +74,11 @@ class Bundle:
 
 
 def open_bundle(directory: str, name: str = "config.json") -> Bundle:
-    """The bundle at *directory*; InvalidBundle or OSError when it is none."""
-    path = f"{directory}/{name}"
+    """The bundle at *directory*; InvalidBundle or OSError when it is none.
+
+    *name* with a `/` is a path of its own, not one in the bundle: crun reads --config from its own directory.
+    """
+    path = name if "/" in name else f"{directory}/{name}"
     # O_NONBLOCK: a FIFO in the place of the file must not hold us.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from gpushim.errors import InvalidSettings
 from gpushim.settings_file import RULES, RUNTIMES, defaults, effective
 from gpushim.settings_schema import KEYS
-from gpushim.toml_lines import line_of
 
 CHECKOUT = Path(__file__).parent.parent
 
@@ -134,6 +134,33 @@ def test_an_unknown_key_is_a_warning_with_the_nearest(toml: Path) -> None:
     ]
 
 
+def test_a_quoted_key_with_dots_is_no_way_to_ours(toml: Path) -> None:
+    toml.write_text('[gpushim]\n"policy.mig-monitor" = "allow"\n')
+
+    found = effective(str(toml))
+
+    assert found.values == defaults()
+    assert found.warnings == [
+        f'{toml}:2: gpushim."policy.mig-monitor": unknown key, is gpushim.policy.mig-monitor meant?'
+    ]
+
+
+def test_csv_is_a_word_like_any_other_outside_of_mode(toml: Path) -> None:
+    toml.write_text("swarm-resource = 'csv'\n")
+
+    assert effective(str(toml)).values["swarm-resource"] == "csv"
+
+
+def test_a_file_of_something_else_costs_no_time_by_the_square(toml: Path) -> None:
+    toml.write_text("".join([f"key{n} = 1\n" for n in range(20000)]))
+    started = time.monotonic()
+
+    found = effective(str(toml))
+
+    assert len(found.warnings) == 20000
+    assert time.monotonic() - started < 10  # 650 s when each key looks for its line
+
+
 def test_legacy_is_as_auto_with_a_warning(toml: Path) -> None:
     toml.write_text('[nvidia-container-runtime]\nmode = "legacy"\n')
 
@@ -148,6 +175,9 @@ def test_legacy_is_as_auto_with_a_warning(toml: Path) -> None:
         pytest.param("[gpushim\n", "GS0505: {toml}:1: ", id="syntax"),
         pytest.param("a = 1\nb = \n", "GS0505: {toml}:2: ", id="value-missing"),
         pytest.param("[gpushim]\nlog = 'a'\nlog = 'b'\n", "GS0505: {toml}", id="key-twice"),
+        pytest.param("[gpushim]\nlog = \"a\n", "GS0505: {toml}:2: ", id="string-without-end"),
+        pytest.param("[gpushim.runtimes.a]\n[gpushim.runtimes.b]\nengine = 'x'\n", "GS0509: {toml}:3: gpushim.runtimes.b.engine: must be one of", id="second-runtime"),
+        pytest.param("[gpushim]\nengine = '" + "x" * 10000 + "'\n", "GS0509: {toml}:2: gpushim.engine: must be one of '', 'containerd', 'crio', not 'xx", id="a-long-value"),
         pytest.param("[gpushim]\nlog = 1\n", "GS0508: {toml}:2: gpushim.log: must be a string, not 1", id="wrong-type"),
         pytest.param("disable-require = 'yes'\n", "GS0508: {toml}:1: disable-require: must be true or false, not 'yes'", id="no-boolean"),
         pytest.param("[gpushim]\n\n\nannotation-prefixes = ['a', 1]\n", "GS0508: {toml}:4: gpushim.annotation-prefixes: must be a list of strings, not ['a', 1]", id="list-of-something"),
@@ -163,17 +193,17 @@ def test_legacy_is_as_auto_with_a_warning(toml: Path) -> None:
         pytest.param("[nvidia-container-runtime]\nmode = 'csv'\n", "GS0512: {toml}:2: nvidia-container-runtime.mode: 'csv' (Tegra) is not supported\nhint: use 'auto'", id="csv"),
         pytest.param("[gpushim.policy]\nrules = 1\n", "GS0515: {toml}:2: gpushim.policy.rules: is a list of tables", id="rules-no-list"),
         pytest.param("[[gpushim.policy.rules]]\nuid = 1\n", "GS0516: {toml}:1: gpushim.policy.rules[0]: names no kind", id="rule-decides-nothing"),
-        pytest.param("[[gpushim.policy.rules]]\nmig-monitor = 'allow'\n[[gpushim.policy.rules]]\nmig-monitor = 1\n", "GS0517: {toml}:1: gpushim.policy.rules[1].mig-monitor: must be one of", id="rule-with-an-unknown-answer"),
-        pytest.param("[[gpushim.policy.rules]]\nuid = 'root'\nmig-monitor = 'allow'\n", "GS0518: {toml}:1: gpushim.policy.rules[0].uid: must be a uid", id="rule-uid"),
-        pytest.param("[[gpushim.policy.rules]]\nuser-namespace = 1\nmig-monitor = 'allow'\n", "GS0519: {toml}:1: gpushim.policy.rules[0].user-namespace: must be true or false", id="rule-user-namespace"),
-        pytest.param("[[gpushim.policy.rules]]\nannotation = 'a'\nmig-monitor = 'allow'\n", "GS0520: {toml}:1: gpushim.policy.rules[0].annotation: is a table of strings", id="rule-annotation"),
-        pytest.param("[[gpushim.policy.rules]]\nnamespace = 'a'\nmig-monitor = 'allow'\n", "GS0521: {toml}:1: gpushim.policy.rules[0].namespace: is nothing a rule can match", id="rule-unknown"),
-        pytest.param("[[gpushim.policy.rules]]\nannotation.a = 'b'\nmig-monitor = 'allow'\n", "GS0525: {toml}:1: gpushim.policy.rules[0].annotation: no engine is named", id="rule-annotation-without-engine"),
-        pytest.param("[gpushim]\nengine = 'containerd'\n[[gpushim.policy.rules]]\nannotation.a = 'b'\nmig-monitor = 'allow'\n", "GS0526: {toml}:3: gpushim.policy.rules[0].annotation: 'a' is not one that the engine itself sets", id="rule-annotation-of-somebody"),
+        pytest.param("[[gpushim.policy.rules]]\nmig-monitor = 'allow'\n[[gpushim.policy.rules]]\nmig-monitor = 1\n", "GS0517: {toml}:4: gpushim.policy.rules[1].mig-monitor: must be one of", id="rule-with-an-unknown-answer"),
+        pytest.param("[[gpushim.policy.rules]]\nuid = 'root'\nmig-monitor = 'allow'\n", "GS0518: {toml}:2: gpushim.policy.rules[0].uid: must be a uid", id="rule-uid"),
+        pytest.param("[[gpushim.policy.rules]]\nuser-namespace = 1\nmig-monitor = 'allow'\n", "GS0519: {toml}:2: gpushim.policy.rules[0].user-namespace: must be true or false", id="rule-user-namespace"),
+        pytest.param("[[gpushim.policy.rules]]\nannotation = 'a'\nmig-monitor = 'allow'\n", "GS0520: {toml}:2: gpushim.policy.rules[0].annotation: is a table of strings", id="rule-annotation"),
+        pytest.param("[[gpushim.policy.rules]]\nnamespace = 'a'\nmig-monitor = 'allow'\n", "GS0521: {toml}:2: gpushim.policy.rules[0].namespace: is nothing a rule can match", id="rule-unknown"),
+        pytest.param("[[gpushim.policy.rules]]\nannotation.a = 'b'\nmig-monitor = 'allow'\n", "GS0525: {toml}:2: gpushim.policy.rules[0].annotation: no engine is named", id="rule-annotation-without-engine"),
+        pytest.param("[gpushim]\nengine = 'containerd'\n[[gpushim.policy.rules]]\nannotation.a = 'b'\nmig-monitor = 'allow'\n", "GS0526: {toml}:4: gpushim.policy.rules[0].annotation: 'a' is not one that the engine itself sets", id="rule-annotation-of-somebody"),
         pytest.param("[gpushim]\nruntimes = []\n", "GS0522: {toml}:2: gpushim.runtimes: is a table", id="runtimes-no-table"),
         pytest.param("[gpushim.runtimes.x]\nfoo = 1\n", "GS0523: {toml}:1: gpushim.runtimes.x: is a table that holds", id="runtimes-unknown"),
         pytest.param("[gpushim.runtimes.'a=b']\nruntimes = []\n", "GS0524: {toml}:1: gpushim.runtimes.a=b: is no name", id="runtimes-name"),
-        pytest.param("[gpushim.runtimes.x]\nruntimes = 'runc'\n", "GS0508: {toml}:1: gpushim.runtimes.x.runtimes: must be a list", id="runtimes-type"),
+        pytest.param("[gpushim.runtimes.x]\nruntimes = 'runc'\n", "GS0508: {toml}:2: gpushim.runtimes.x.runtimes: must be a list", id="runtimes-type"),
     ],
 )  # fmt: skip
 def test_a_fault_is_told_with_file_line_and_key(toml: Path, text: str, message: str) -> None:
@@ -183,6 +213,7 @@ def test_a_fault_is_told_with_file_line_and_key(toml: Path, text: str, message: 
         effective(str(toml))
 
     assert str(raised.value).startswith(message.format(toml=toml))
+    assert len(str(raised.value)) < len(str(toml)) + 400
 
 
 @pytest.mark.parametrize("spelling", [b"a = 1\n[gpushim]\nlog = '\xff'\n"])
@@ -198,6 +229,7 @@ def test_bytes_that_are_no_text(toml: Path, spelling: bytes) -> None:
 def test_what_is_no_file(toml: Path) -> None:
     for make, message in (
         (lambda: os.mkfifo(toml), f"GS0502: {toml}: is not a regular file"),
+        (lambda: toml.symlink_to(toml.parent), f"GS0502: {toml}: is not a regular file"),
         (lambda: toml.write_bytes(b"#" * (1 << 20) + b"#"), f"GS0503: {toml}: is larger than 1 MiB"),
     ):
         make()
@@ -220,24 +252,32 @@ def test_a_file_that_may_not_be_read_is_told(toml: Path) -> None:
     assert str(raised.value) == f"GS0506: {loop}: cannot be read: Too many levels of symbolic links"
 
 
+def test_a_value_nested_deeper_than_repr_goes_is_told(toml: Path) -> None:
+    toml.write_text("gpushim.log." + ".".join("a" * 3000) + " = 1\n")
+
+    with pytest.raises(InvalidSettings) as raised:
+        effective(str(toml))
+
+    # tomllib reads it, tomlkit does not.
+    assert raised.value.id in ("GS0508", "GS0505")
+    assert str(raised.value).startswith(f"{raised.value.id}: {toml}:1: ")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomlkit names no line for a key that occurs twice")
+def test_a_fault_at_the_very_end_has_a_line_too(toml: Path) -> None:
+    toml.write_text("[gpushim]\nlog = 'a'\nlog = 'b'")
+
+    with pytest.raises(InvalidSettings) as raised:
+        effective(str(toml))
+
+    assert str(raised.value).startswith(f"GS0505: {toml}:3: ")
+
+
 def test_deep_tables_are_no_crash(toml: Path) -> None:
     toml.write_text("a = " + "[" * 50_000)
 
     with pytest.raises(InvalidSettings):
         effective(str(toml))
-
-
-def test_line_of_finds_the_nearest() -> None:
-    text = "a = 1\n\n[b.c]\nd = 2\n[[e]]\nf = 3\n"
-
-    assert [line_of(text, tuple(way.split("."))) for way in ("a", "b", "b.c", "b.c.d", "e", "zzz")] == [
-        1,
-        3,
-        3,
-        4,
-        5,
-        1,
-    ]
 
 
 def test_every_key_is_documented() -> None:

@@ -90,7 +90,7 @@ def _compile() -> int:
     try:
         return 0 if settings.refresh(os.environ) else _EX_CONFIG
     except (ShimError, OSError) as problem:
-        os.write(2, f"gpushim: {in_words(problem)}\n".encode())
+        os.write(2, f"gpushim: {in_words(problem)}\n".encode("utf-8", "backslashreplace"))
         return _EX_CONFIG
 
 

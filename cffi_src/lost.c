@@ -20,7 +20,7 @@ long now_ms(void)
 
 /* SIGKILL to ourselves after ms: nobody need know our pid, and it cannot be caught. In D state it waits for its turn.
  */
-static void die_after(int ms)
+void die_after(int ms)
 {
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
 	struct itimerspec when = {.it_value = {.tv_sec = ms / 1000, .tv_nsec = (ms % 1000) * 1000000L}};

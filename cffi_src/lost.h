@@ -2,4 +2,5 @@
 #pragma once
 
 long now_ms(void);
+void die_after(int ms);
 int start_lost_child(int pipe_end, int ms);

@@ -12,6 +12,11 @@
 #define GS_NVML_INIT 3	 /* nvmlInit_v2 failed */
 #define GS_NVML_COUNT 4	 /* nvmlDeviceGetCount_v2 failed */
 
+#define GS_LIVE_PREPARE 1 /* the host's side: the tmpfs, its nodes, the sources of binds */
+#define GS_LIVE_ENTER 2	  /* setns(2) */
+#define GS_LIVE_ROOT 3	  /* the container's root is not there */
+#define GS_LIVE_ITEM 4	  /* one item: the first with an error */
+
 /* lstat(2) of one path: error is 0 or an errno, the rest is 0 with it. */
 struct gs_stat {
 	int error, mode, major, minor, uid, gid;
@@ -45,8 +50,43 @@ struct gs_nvml_status {
 	int stage, code;
 };
 
+/*
+ * A node of major:minor at path, or a bind of source where that is not empty. uid and gid are the host's. flags: of
+ * MOUNT_ATTR_RDONLY, _NOSUID, _NODEV, _NOEXEC for a bind. made: 1 by this call, 0 was there already.
+ */
+struct gs_item {
+	const char *path, *source;
+	int major, minor, mode, uid, gid, flags;
+	int made, error;
+};
+
+/*
+ * Where: the mount namespace (a descriptor), the path that the root has there before pivot_root(2), device and inode
+ * that it has wherever it is, the host's ids of the container's root user, and the /dev in which nothing may land:
+ * its device, and its inode where that alone tells (0: any inode of the device is the host's).
+ */
+struct gs_place {
+	int ns;
+	const char *root;
+	unsigned long long device, inode, host_device, host_inode;
+	int uid, gid;
+};
+
+/* A loaded BPF program: size of its code in bytes, and whether that could be seen. */
+struct gs_program {
+	unsigned id;
+	int size, dumped, gpl;
+	char name[17];
+};
+
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
 int gs_read_files(const char *paths, int count, int patience_ms, int deadline_ms, struct gs_file *out);
 int gs_nvml(const char *library, int deadline_ms, struct gs_nvml_device *out, int count, struct gs_nvml_status *status);
+int gs_give(const struct gs_place *place, struct gs_item *items, int count, int ms, int *stage);
+int gs_device_programs(int cgroup, int effective, unsigned *ids, int count, int *flags);
+int gs_program_fd(unsigned id);
+int gs_program_info(int fd, struct gs_program *out, void *code, int size);
+int gs_load_program(const void *code, int size, int gpl, const char *name);
+int gs_replace_program(int cgroup, int program, int old, int flags);

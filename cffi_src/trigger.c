@@ -11,14 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const triggers[] = {"NVIDIA_VISIBLE_DEVICES",
-				       "CUDA_VERSION",
-				       "nvidia-container-devices",
-				       "nvidia-container-runtime-hook",
-				       "nvidia-container-toolkit",
-				       "gpushim-hook",
-				       "dev.gpushim/",
-				       NULL};
+static const char *const requests[] = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "nvidia-container-devices", NULL};
+/* What the shim takes out, and a hook leaves as it is. */
+static const char *const leftovers[] = {"nvidia-container-runtime-hook", "nvidia-container-toolkit", "gpushim-hook",
+					"dev.gpushim/", NULL};
 
 /* A window of config.json: what is scanned at once, behind the end of what was scanned before. */
 #define OVERLAP 4096
@@ -93,16 +89,23 @@ static int hides(int final)
 	return 0;
 }
 
-static int triggered(int with_settings)
+static int any_in_window(const char *const *texts)
 {
-	for (const char *const *t = triggers; *t; t++)
-		if (in_window(*t))
+	for (; *texts; texts++)
+		if (in_window(*texts))
 			return 1;
+	return 0;
+}
+
+static int triggered(int with_settings, int with_leftovers)
+{
+	if (any_in_window(requests) || (with_leftovers && any_in_window(leftovers)))
+		return 1;
 	return with_settings && each_record(configured_trigger);
 }
 
-/* Whether config.json may ask for something. What cannot be read is for Python, or the runtime, to tell. */
-int asks(int with_settings)
+/* What cannot be read is for Python, or the runtime, to tell. */
+static int scan(int with_settings, int with_leftovers)
 {
 	char path[PATH_MAX];
 	struct stat st;
@@ -126,7 +129,7 @@ int asks(int with_settings)
 			answer = 1;
 		else if (n == 0)
 			answer = empty || hides(1);
-		else if (triggered(with_settings) || hides(0))
+		else if (triggered(with_settings, with_leftovers) || hides(0))
 			answer = 1;
 		empty = 0;
 		/* An escape at the end, or a trigger, may go on in the next window. */
@@ -138,4 +141,16 @@ int asks(int with_settings)
 	}
 	close(fd);
 	return answer;
+}
+
+/* Whether config.json may ask for something, or hold something that is to be taken out. */
+int asks(int with_settings)
+{
+	return scan(with_settings, 1);
+}
+
+/* Whether config.json may ask for something. */
+int asks_hook(void)
+{
+	return scan(1, 0);
 }

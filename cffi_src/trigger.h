@@ -2,3 +2,4 @@
 #pragma once
 
 int asks(int with_settings);
+int asks_hook(void);

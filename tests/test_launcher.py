@@ -26,10 +26,9 @@ from gpushim.settings import Selected, identity
 
 CHECKOUT = Path(__file__).parent.parent
 C = CHECKOUT / "cffi_src"
-SOURCES = [
-    C / f"{name}.c" for name in ("launcher", "command_line", "compiled", "low_level", "message", "trigger")
-]
-WARNINGS = re.findall(r"-W\S+", re.search(r"GPUSHIM_WARNINGS (.*)\)", (CHECKOUT / "cffi_src/CMakeLists.txt").read_text())[1])  # type: ignore[index]  # fmt: skip
+CMAKE = (C / "CMakeLists.txt").read_text()
+SOURCES = [C / name for name in re.search(r"GPUSHIM_LAUNCHER (.*)\)", CMAKE)[1].split()]  # type: ignore[index]
+WARNINGS = re.findall(r"-W\S+", re.search(r"GPUSHIM_WARNINGS (.*)\)", CMAKE)[1])  # type: ignore[index]
 PYTHON = "python9.9"
 BUILDS = {
     "static": ["-O2", "-static", "-s"],

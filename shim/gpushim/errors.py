@@ -3,6 +3,7 @@
 ShimError
 ├── InvalidBundle      config.json or its directory is not what the OCI runtime-spec says
 ├── InvalidCall        the command line has no meaning
+├── InvalidState       what a runtime says of a container that lives already cannot be, or be used
 ├── InvalidRequest     the container asks in a way that has no meaning
 ├── UnknownDevice      the container asks for something this node does not have
 ├── Refused            the administrator's policy says no
@@ -41,6 +42,10 @@ class InvalidBundle(ShimError):
 
 class InvalidCall(ShimError):
     """The command line has no meaning."""
+
+
+class InvalidState(ShimError):
+    """What a runtime says of a container that lives already cannot be, or be used."""
 
 
 class InvalidRequest(ShimError):

@@ -92,6 +92,123 @@ def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
     return fd
 
 
+# What give() was at when something failed (native.h).
+PREPARE: int = lib.GS_LIVE_PREPARE
+ENTER: int = lib.GS_LIVE_ENTER
+ROOT: int = lib.GS_LIVE_ROOT
+ITEM: int = lib.GS_LIVE_ITEM
+
+# Of mount_setattr(2), by the names that mount options have.
+ATTRIBUTES: dict[str, int] = {
+    "ro": lib.MOUNT_ATTR_RDONLY,
+    "nosuid": lib.MOUNT_ATTR_NOSUID,
+    "nodev": lib.MOUNT_ATTR_NODEV,
+    "noexec": lib.MOUNT_ATTR_NOEXEC,
+}
+
+
+class Given:
+    """How `give` ended: *stage* and *error* (an errno) are 0 where all went well.
+
+    *made* and *errors* have an entry for each item: whether it was made by this call, and its errno. An item
+    with EXDEV would have landed in the host's /dev and is left out.
+    """
+
+    __slots__ = ("error", "errors", "made", "stage")
+
+    def __init__(self, stage: int, error: int, made: list[bool], errors: list[int]) -> None:
+        self.stage = stage
+        self.error = error
+        self.made = made
+        self.errors = errors
+
+
+def give(place: "tuple[Any, ...]", items: "list[tuple[Any, ...]]", deadline: float) -> Given:
+    """Make *items* appear in the mount namespace that *place* describes: all of them, or none.
+
+    *place*: the fields of struct gs_place. An item: path, source, major, minor, mode, uid, gid, flags, as in
+    struct gs_item; a source that is not empty is bound, else a node is made. *deadline* in seconds.
+    """
+    ns, root, *rest = place
+    kept = [ffi.new("char[]", _bytes(root))]
+    out = ffi.new("struct gs_item[]", len(items))
+    for item, (path, source, *numbers) in zip(out, items, strict=True):
+        kept += [ffi.new("char[]", _bytes(path)), ffi.new("char[]", _bytes(source))]
+        item.path, item.source = kept[-2], kept[-1]
+        item.major, item.minor, item.mode, item.uid, item.gid, item.flags = numbers
+    where = ffi.new("struct gs_place *", [ns, kept[0], *rest])
+    stage = ffi.new("int *")
+    error = -lib.gs_give(where, out, len(items), int(deadline * 1000), stage)
+    made = [bool(item.made) for item in out]
+    return Given(stage[0] if error else 0, error, made, [item.error for item in out])
+
+
+def device_programs(cgroup: int, *, effective: bool) -> tuple[list[int], int]:
+    """The ids of the device programs of the cgroup2 directory *cgroup*, in the order they run; attach flags.
+
+    *effective*: with those of the directories above it. Source: bpf(2), BPF_PROG_QUERY.
+    """
+    room, flags = 64, ffi.new("int *")
+    while True:
+        ids = ffi.new("unsigned[]", room)
+        count = lib.gs_device_programs(cgroup, effective, ids, room, flags)
+        if count < 0:
+            raise _error(count, "the device programs of the cgroup")
+        if count <= room:
+            return list(ids[0:count]), flags[0]
+        room = count
+
+
+class Loaded:
+    """One program in the kernel: *code* is empty where the kernel does not show it."""
+
+    __slots__ = ("code", "gpl", "id", "name")
+
+    def __init__(self, id: int, name: str, gpl: bool, code: bytes) -> None:
+        self.id = id
+        self.name = name
+        self.gpl = gpl
+        self.code = code
+
+
+def program_fd(id: int) -> int:
+    """A descriptor of the program *id*; FileNotFoundError where it is gone. Needs CAP_SYS_ADMIN."""
+    fd: int = lib.gs_program_fd(id)
+    if fd < 0:
+        raise _error(fd, f"BPF program {id}")
+    return fd
+
+
+def program(fd: int) -> Loaded:
+    """What the kernel tells of the program *fd* (bpf(2), BPF_OBJ_GET_INFO_BY_FD)."""
+    out, size = ffi.new("struct gs_program *"), 0
+    while True:
+        code = ffi.new("char[]", size) if size else ffi.NULL
+        error = lib.gs_program_info(fd, out, code, size)
+        if error < 0:
+            raise _error(error, "a BPF program")
+        if size >= out.size:
+            break
+        size = out.size
+    name = ffi.string(out.name).decode("ascii", "replace")
+    return Loaded(out.id, name, bool(out.gpl), ffi.buffer(code, out.size)[:] if out.dumped else b"")
+
+
+def load_program(code: bytes, *, gpl: bool, name: str) -> int:
+    """A descriptor of a new device program; OSError where the kernel does not take it."""
+    fd: int = lib.gs_load_program(code, len(code), gpl, name.encode("ascii"))
+    if fd < 0:
+        raise _error(fd, "a new device program")
+    return fd
+
+
+def replace_program(cgroup: int, program: int, old: int, flags: int) -> None:
+    """Put *program* in the place of *old* on *cgroup*, at once; ENOENT where *old* is not there by itself."""
+    error = lib.gs_replace_program(cgroup, program, old, flags)
+    if error < 0:
+        raise _error(error, "the device programs of the cgroup")
+
+
 def _rows(out: "Any", count: int) -> list[list[int]]:
     flat = memoryview(ffi.buffer(out, count * _INTS * 4)).cast("i").tolist()
     return [flat[at : at + _INTS] for at in range(0, len(flat), _INTS)]

@@ -56,6 +56,16 @@ def debug(target: str, text: str) -> None:
         append(target, f"{_now()} {text}")
 
 
+def line(path: str, text: str) -> None:
+    """One line *text* to the hook's own log, which starts anew once it has a megabyte."""
+    try:
+        if os.stat(path).st_size > 1 << 20:
+            os.rename(path, f"{path}.1")
+    except OSError:
+        pass  # there is none yet
+    append(path, f"{_now()} {text}")
+
+
 def append(path: str, line: str) -> None:
     """One *line* to the end of *path*; a log that cannot be written is not worth a container."""
     try:

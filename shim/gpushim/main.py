@@ -7,7 +7,7 @@ import time
 from gpushim import argv, bundle, settings
 from gpushim.errors import InvalidSettings, ShimError, in_words
 from gpushim.request import requested
-from gpushim.resolution import Resolution, resolve
+from gpushim.resolution import Resolution, audit, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
     try:
         resolve(found.config, effective, runtime, settings.state_dir(os.environ), resolution, handler=handler)
     finally:
-        _audit(call, resolution)
+        audit(call.command, call.container_id, resolution)
     if call.systemd_cgroup and resolution.selection is not None:
         _link(resolution, effective, runtime)
     if resolution.edits:
@@ -61,7 +61,9 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
     if effective["gpushim.log"]:
         from gpushim import log
 
-        log.debug(effective["gpushim.log"], _line(call, resolution, time.monotonic() - started))
+        took = f"{(time.monotonic() - started) * 1000:.1f} ms"
+        text = f"{call.command} {call.container_id} {took}: {resolution.describe()}"
+        log.debug(effective["gpushim.log"], text)
 
 
 def _link(resolution: Resolution, effective: "dict[str, Any]", runtime: str) -> None:
@@ -73,32 +75,12 @@ def _link(resolution: Resolution, effective: "dict[str, Any]", runtime: str) -> 
         resolution.warnings += dev_char.link(root, resolution.selection.devices)
 
 
-def _audit(call: "argv.Call", resolution: Resolution) -> None:
-    """A line to the system's log for each verdict on what can change the node or reach beyond it."""
-    if not resolution.verdicts:
-        return
-    from gpushim import policy
-
-    verdicts = [verdict for verdict in resolution.verdicts if verdict.kind in policy.AUDITED]
-    for verdict in verdicts:
-        from gpushim import log
-
-        log.audit(f"{call.command} {call.container_id}: {verdict.kind}: {verdict.describe()}")
-
-
 def _compile() -> int:
     try:
         return 0 if settings.refresh(os.environ) else _EX_CONFIG
     except (ShimError, OSError) as problem:
         os.write(2, f"gpushim: {in_words(problem)}\n".encode("utf-8", "backslashreplace"))
         return _EX_CONFIG
-
-
-def _line(call: "argv.Call", resolution: Resolution, seconds: float) -> str:
-    what = [verdict.describe() for verdict in resolution.verdicts]
-    what += [edit.describe() for edit in resolution.edits]
-    what += [f"warning: {text}" for text in resolution.warnings]
-    return f"{call.command} {call.container_id} {seconds * 1000:.1f} ms: {'; '.join(what) or 'nothing'}"
 
 
 def _restore_signals(ignored: int) -> None:

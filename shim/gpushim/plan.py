@@ -38,19 +38,22 @@ def plan(
     *,
     crun: bool,
     groups: bool,
+    live: bool = False,
 ) -> Plan:
     """What *config* lacks of *selection*.
 
     *crun*: the runtime is crun, which filters nothing while a config has no rule at all. *groups*: the
-    process may be put into the groups that own the nodes.
+    process may be put into the groups that own the nodes. *live*: whoever applies the edits can make nodes
+    that open in a user namespace too, and has no annotation to write.
     """
     out = Plan()
     present = Present(config, crun=crun)
     covers = [present.cover(device.path) for device in selection.devices]
+    binds = subject.user_namespace and not live
     for device, cover in zip(selection.devices, covers, strict=True):
-        _check_host(device, subject, out)
+        _check_host(device, out, binds=binds)
         if not cover and present.lacks(device):
-            out.edits.append(_bind(device, node) if subject.user_namespace else _make(device))
+            out.edits.append(_bind(device, node) if binds else _make(device))
         if present.denies(device.major, device.minor, device.access):
             out.edits.append(AllowDevice(device.major, device.minor, device.access, device.why))
         joins = groups and not subject.user_namespace and _needs_group(device)
@@ -64,12 +67,12 @@ def plan(
             out.edits.append(AllowDevice(caps, None, "r", why))
     _warn_of_covers(selection.devices, covers, out)
     value = _record(selection, request)
-    if (config.get("annotations") or {}).get(INJECTED) != value:
+    if not live and (config.get("annotations") or {}).get(INJECTED) != value:
         out.edits.append(Annotate(value, "a record of what was given"))
     return out
 
 
-def _check_host(device: "Device", subject: "Subject", out: Plan) -> None:
+def _check_host(device: "Device", out: Plan, *, binds: bool) -> None:
     """A container in a user namespace is given the host's node; any other one of the kernel's numbers."""
     numbers = (device.major, device.minor)
     if device.host == numbers:
@@ -87,7 +90,7 @@ def _check_host(device: "Device", subject: "Subject", out: Plan) -> None:
             f"the host's node is {device.host[0]}:{device.host[1]} and the kernel says "
             f"{numbers[0]}:{numbers[1]}"
         )
-    if subject.user_namespace:
+    if binds:
         raise InvalidNode(
             "GS0406",
             f"{device.path}: {state}, and a container in a user namespace is given the host's node",

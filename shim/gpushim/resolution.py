@@ -33,6 +33,13 @@ class Resolution:
         self.edits: list[Edit] = []
         self.warnings: list[str] = []
 
+    def describe(self) -> str:
+        """One line for the debug log."""
+        what = [verdict.describe() for verdict in self.verdicts]
+        what += [edit.describe() for edit in self.edits]
+        what += [f"warning: {text}" for text in self.warnings]
+        return "; ".join(what) or "nothing"
+
 
 def resolve(
     config: "dict[str, Any]",
@@ -42,12 +49,13 @@ def resolve(
     into: "Resolution | None" = None,
     *,
     handler: str = "",
+    live: bool = False,
 ) -> Resolution:
     """The edits that *config* needs under *settings*, to be run by the low-level *runtime*.
 
     ShimError where the container must not start; *into* then holds what was known until there. *handler* is
     the name under which the engine calls this program: it may have an engine of its own in
-    `gpushim.runtimes`.
+    `gpushim.runtimes`. *live*: the edits are for a container that exists already.
     """
     out = into or Resolution()
     out.request = requested(config, settings)
@@ -78,6 +86,7 @@ def resolve(
         out.node,
         crun=is_crun(runtime),
         groups=not settings["features.no-additional-gids-for-device-nodes"],
+        live=live,
     )
     out.warnings += out.selection.warnings + planned.warnings
     return _finish(out, config, planned)
@@ -139,6 +148,18 @@ def _finish(out: Resolution, config: "dict[str, Any]", planned: "Plan | None" = 
         without_hooks(config, rest)
     out.edits = (planned.edits if planned else []) + rest.edits
     return out
+
+
+def audit(command: str, container_id: str, resolution: Resolution) -> None:
+    """A line to the system's log for each verdict on what can change the node or reach beyond it."""
+    if not resolution.verdicts:
+        return
+    from gpushim import policy
+
+    for verdict in [verdict for verdict in resolution.verdicts if verdict.kind in policy.AUDITED]:
+        from gpushim import log
+
+        log.audit(f"{command} {container_id}: {verdict.kind}: {verdict.describe()}")
 
 
 def _in_user_namespace() -> bool:

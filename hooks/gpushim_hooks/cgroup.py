@@ -1,0 +1,103 @@
+"""Where the device access of a living container is decided: its directories of cgroup v1 and cgroup2.
+
+A v1 `devices` hierarchy and the programs of cgroup2 may both be in force on one host (hybrid), and then both
+must allow. Sources: cgroups(7), proc_pid_cgroup(5), proc_pid_mountinfo(5).
+"""
+
+import posix as os
+
+from gpushim import files
+from gpushim.errors import InvalidState
+
+_PROCESSES = 10_000  # that are looked at in one cgroup
+
+
+class Cgroups:
+    """The directories of one process, as seen from here; empty where no such hierarchy is mounted.
+
+    `v1` is of the `devices` controller, `v2` of cgroup2, and `unit` the path that systemd knows.
+    """
+
+    __slots__ = ("unit", "v1", "v1_top", "v2", "v2_top")
+
+    def __init__(self) -> None:
+        self.v1 = self.v1_top = ""
+        self.v2 = self.v2_top = ""
+        self.unit = ""
+
+    def within(self) -> list[str]:
+        """The directories of cgroup2 from the process's own up to its unit's: crun makes one below its scope."""
+        out = [self.v2]
+        while not out[-1].endswith((".scope", ".service")) and out[-1] != self.v2_top:
+            out.append(out[-1].rpartition("/")[0])
+        return out if out[-1].endswith((".scope", ".service")) else [self.v2]
+
+
+def find(pid: int) -> Cgroups:
+    """The cgroups of process *pid*; InvalidState where they lie outside of what this process may see."""
+    paths = {}
+    for line in files.read(f"/proc/{pid}/cgroup").decode("utf-8", "surrogateescape").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for name in controllers.split(","):
+            paths[name] = path.removesuffix(" (deleted)")
+    out = Cgroups()
+    out.unit = paths.get("", "") if paths.get("", "/") != "/" else paths.get("name=systemd", "")
+    # /proc/PID/cgroup names every hierarchy that the kernel has; only one that is mounted can be looked at.
+    for root, top, kind, options in _mounts():
+        if kind == "cgroup" and "devices" in options and "devices" in paths:
+            out.v1, out.v1_top = _join(top, root, paths["devices"]), top
+        elif kind == "cgroup2" and "" in paths:
+            out.v2, out.v2_top = _join(top, root, paths[""]), top
+    return out
+
+
+def is_its_own(directory: str, top: str, pid: int) -> bool:
+    """Whether *directory* holds nothing but processes of the container that *pid* is of.
+
+    The container's mount namespace tells them: also one that shares the host's processes has its own. systemd
+    leaves containers in a shared slice where it does not manage the devices controller.
+    """
+    if directory == top or directory.endswith(".slice"):
+        return False
+    own = _namespace(pid)
+    try:
+        listed = files.read(f"{directory}/cgroup.procs").split()
+    except OSError:
+        return False  # EOPNOTSUPP of a threaded one: the domain above it is whose nobody here can tell
+    return len(listed) <= _PROCESSES and all(_namespace(int(one)) in (own, 0) for one in listed)
+
+
+def _namespace(pid: int) -> int:
+    """The inode of the mount namespace of *pid*, 0 where the process is gone."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    except OSError:
+        return 0
+
+
+def _mounts() -> list[tuple[str, str, str, list[str]]]:
+    """Root, mount point, type and super options of each cgroup mount, the last over the first."""
+    out = []
+    for line in files.read("/proc/self/mountinfo", 32 << 20).decode("utf-8", "surrogateescape").splitlines():
+        ours, _, its = line.partition(" - ")
+        if its.startswith("cgroup"):
+            words, rest = ours.split(), its.split()
+            out.append((_unescaped(words[3]), _unescaped(words[4]), rest[0], rest[2].split(",")))
+    return out
+
+
+def _unescaped(path: str) -> str:
+    for escape, meant in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        path = path.replace(escape, meant)
+    return path
+
+
+def _join(top: str, root: str, path: str) -> str:
+    root = root.rstrip("/")
+    if path.startswith("/..") or not (path == root or path.startswith(root + "/")):
+        raise InvalidState(
+            "GS0763",
+            f"cgroup {path}: lies outside of what is mounted here at {top}",
+            hint="this process lives in a cgroup namespace of its own; start the engine in the host's",
+        )
+    return top.rstrip("/") + path[len(root) :].rstrip("/")

@@ -1,0 +1,52 @@
+"""The live outlet as a hook: what the shim would have written into config.json, given to the container itself.
+
+Source: OCI runtime-spec, config.md, "createRuntime Hooks": the mount namespace is there, pivot_root(2) is not
+done yet; runc and crun have made the cgroup by then.
+"""
+
+from gpushim import bundle, log
+from gpushim.edits import AddGroup, AllowDevice
+from gpushim.resolution import Resolution, audit, resolve
+from gpushim_hooks import access, live
+from gpushim_hooks.container import open_container
+from gpushim_hooks.device_rule import DeviceRule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpushim_hooks.state import State
+
+
+def create_runtime(state: "State", settings: "dict[str, Any]", state_dir: str) -> list[str]:
+    """Give the container of *state* what its config asks for; what the administrator should know.
+
+    A second run (`runc restore` runs these hooks again) changes nothing.
+    """
+    found = bundle.open_bundle(state.bundle)
+    resolution = Resolution()
+    try:
+        resolve(found.config, settings, "", state_dir, resolution, live=True)
+    finally:
+        audit("create-runtime", state.id, resolution)
+    if resolution.selection is not None:
+        _give(state, found.config, resolution)
+    if settings["gpushim.log"]:
+        log.debug(settings["gpushim.log"], f"create-runtime {state.id}: {resolution.describe()}")
+    return resolution.warnings
+
+
+def _give(state: "State", config: "dict[str, Any]", resolution: Resolution) -> None:
+    container = open_container(state.pid, config, state.bundle)
+    rules = [
+        DeviceRule(edit.major, edit.minor, edit.minor, edit.access)
+        for edit in resolution.edits
+        if isinstance(edit, AllowDevice)
+    ]
+    resolution.warnings += access.allow(container.pid, rules)
+    resolution.warnings += live.give(container, resolution.edits)
+    resolution.warnings += [
+        f"{edit.why}: the process has its groups already: {edit.describe()} is for the shim to give"
+        for edit in resolution.edits
+        if isinstance(edit, AddGroup)
+    ]

@@ -72,21 +72,9 @@ struct gs_place {
 	int uid, gid;
 };
 
-/* A loaded BPF program: size of its code in bytes, and whether that could be seen. */
-struct gs_program {
-	unsigned id;
-	int size, dumped, gpl;
-	char name[17];
-};
-
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
 int gs_read_files(const char *paths, int count, int patience_ms, int deadline_ms, struct gs_file *out);
 int gs_nvml(const char *library, int deadline_ms, struct gs_nvml_device *out, int count, struct gs_nvml_status *status);
 int gs_give(const struct gs_place *place, struct gs_item *items, int count, int ms, int *stage);
-int gs_device_programs(int cgroup, int effective, unsigned *ids, int count, int *flags);
-int gs_program_fd(unsigned id);
-int gs_program_info(int fd, struct gs_program *out, void *code, int size);
-int gs_load_program(const void *code, int size, int gpl, const char *name);
-int gs_replace_program(int cgroup, int program, int old, int flags);

@@ -38,22 +38,23 @@ def _tell_systemd(found: "Cgroups", rules: "list[DeviceRule]") -> list[str]:
 
 
 def _allow_v1(found: "Cgroups", pid: int, rules: "list[DeviceRule]") -> None:
-    entries = device_lists.read(found.v1)
-    if all(device_lists.allows(entries, rule) for rule in rules):
-        return
-    if not cgroup.is_its_own(found.v1, found.v1_top, pid):
-        raise Refused(
-            "GS0766",
-            f"{found.v1}: other processes than the container's are in it: no rule is written there",
-            hint="use gpushim-runtime, whose rules the runtime sets itself",
-        )
-    device_lists.allow(found.v1, rules)
+    for directory in found.v1_directories():
+        entries = device_lists.read(directory)
+        if all(device_lists.allows(entries, rule) for rule in rules):
+            continue
+        if not cgroup.is_its_own(directory, found.v1_top, pid):
+            raise Refused(
+                "GS0766",
+                f"{directory}: other processes than the container's are in it: no rule is written there",
+                hint="use gpushim-runtime, whose rules the runtime sets itself",
+            )
+        device_lists.allow(directory, rules)
 
 
 def _allow_v2(found: "Cgroups", pid: int, rules: "list[DeviceRule]") -> list[str]:
     from gpushim_hooks import bpf
 
-    for directory in found.within():
+    for directory in found.v2_directories():
         if not cgroup.is_its_own(directory, found.v2_top, pid):
             continue
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -25,10 +25,22 @@ class Cgroups:
         self.v2 = self.v2_top = ""
         self.unit = ""
 
-    def within(self) -> list[str]:
-        """The directories of cgroup2 from the process's own up to its unit's: crun makes one below its scope."""
+    def v1_directories(self) -> list[str]:
+        """The process's own, and its unit's where that is another one.
+
+        systemd leaves a process in a slice of whose devices it does not know yet, while the runtime has made the
+        unit's directory and starts all later processes of the container there.
+        """
+        out = [self.v1]
+        unit = self.v1_top + self.unit
+        if self.unit.endswith((".scope", ".service")) and unit != self.v1 and _is_directory(unit):
+            out.append(unit)
+        return out
+
+    def v2_directories(self) -> list[str]:
+        """The process's own, and those above it up to its unit's: crun makes one below its scope."""
         out = [self.v2]
-        while not out[-1].endswith((".scope", ".service")) and out[-1] != self.v2_top:
+        while not out[-1].endswith((".scope", ".service")) and len(out[-1]) > len(self.v2_top):
             out.append(out[-1].rpartition("/")[0])
         return out if out[-1].endswith((".scope", ".service")) else [self.v2]
 
@@ -65,6 +77,13 @@ def is_its_own(directory: str, top: str, pid: int) -> bool:
     except OSError:
         return False  # EOPNOTSUPP of a threaded one: the domain above it is whose nobody here can tell
     return len(listed) <= _PROCESSES and all(_namespace(int(one)) in (own, 0) for one in listed)
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return os.stat(path).st_mode & 0o170000 == 0o040000
+    except OSError:
+        return False
 
 
 def _namespace(pid: int) -> int:

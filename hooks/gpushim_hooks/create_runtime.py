@@ -4,7 +4,7 @@ Source: OCI runtime-spec, config.md, "createRuntime Hooks": the mount namespace 
 done yet; runc and crun have made the cgroup by then.
 """
 
-from gpushim import bundle, log
+from gpushim import bundle, log, record
 from gpushim.edits import AddGroup, AllowDevice
 from gpushim.resolution import Resolution, audit, resolve
 from gpushim_hooks import access, live
@@ -31,6 +31,7 @@ def create_runtime(state: "State", settings: "dict[str, Any]", state_dir: str) -
         audit("create-runtime", state.id, resolution)
     if resolution.selection is not None:
         _give(state, found.config, resolution)
+        record.keep(state_dir, state.id, state.bundle, resolution)
     if settings["gpushim.log"]:
         log.debug(settings["gpushim.log"], f"create-runtime {state.id}: {resolution.describe()}")
     return resolution.warnings

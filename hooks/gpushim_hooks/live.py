@@ -14,12 +14,12 @@ from gpushim.errors import Conflict, InvalidState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpushim.edits import Edit
-    from gpushim_hooks.container import Container
+    from gpushim_hooks.container import Container, Inside
 
 _DEADLINE = 10.0  # seconds: a container's file system may be one that never answers
 
 
-def give(container: "Container", edits: "list[Edit]") -> list[str]:
+def give(container: "Container | Inside", edits: "list[Edit]") -> list[str]:
     """Make the nodes and mounts of *edits* appear in *container*: all or none; what was left out and why."""
     wanted: list[AddDevice | AddMount] = [e for e in edits if isinstance(e, AddDevice | AddMount)]
     if not wanted:
@@ -39,7 +39,9 @@ def give(container: "Container", edits: "list[Edit]") -> list[str]:
     ]
 
 
-def _item(edit: "AddDevice | AddMount", container: "Container") -> tuple[str, str, int, int, int, int, int, int]:
+def _item(
+    edit: "AddDevice | AddMount", container: "Container | Inside"
+) -> tuple[str, str, int, int, int, int, int, int]:
     if isinstance(edit, AddMount):
         flags = sum([linux.ATTRIBUTES.get(option, 0) for option in edit.options])
         return (edit.destination, edit.source, 0, 0, 0, 0, 0, flags)
@@ -52,7 +54,7 @@ def _host_dev() -> tuple[int, int]:
     return dev.st_dev, dev.st_ino if dev.st_dev == os.stat("/").st_dev else 0
 
 
-def _problem(container: "Container", given: "linux.Given", paths: list[str]) -> Exception:
+def _problem(container: "Container | Inside", given: "linux.Given", paths: list[str]) -> Exception:
     if given.stage == linux.ROOT:
         return InvalidState(
             "GS0760", f"{container.root}: is not what process {container.pid} has there: nothing is given"
@@ -65,7 +67,9 @@ def _problem(container: "Container", given: "linux.Given", paths: list[str]) -> 
                 hint="the image, or a volume of it, brings a file of this name",
             )
         if error in (errno.ELOOP, errno.ENOTDIR):
-            return Conflict("GS0762", f"{path}: a link or file of the container is in the way: nothing is given")
+            return Conflict(
+                "GS0762", f"{path}: a link or file of the container is in the way: nothing is given"
+            )
         if error and error != errno.EXDEV:
             return OSError(error, os.strerror(error), f"{path} in the container")
     names = {linux.PREPARE: "the nodes", linux.ENTER: "its mount namespace"}

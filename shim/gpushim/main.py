@@ -46,18 +46,22 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
         if requested(found.config, settings.last(os.environ)) is not None:
             raise
         return
-    resolution = Resolution()
+    resolution, state_dir = Resolution(), settings.state_dir(os.environ)
     try:
-        resolve(found.config, effective, runtime, settings.state_dir(os.environ), resolution, handler=handler)
+        resolve(found.config, effective, runtime, state_dir, resolution, handler=handler)
     finally:
         audit(call.command, call.container_id, resolution)
     if call.systemd_cgroup and resolution.selection is not None:
-        _link(resolution, effective, runtime)
+        _link(resolution, effective, runtime, state_dir)
     if resolution.edits:
         from gpushim import edits
 
         edits.apply(found.config, resolution.edits)
         bundle.write(found)
+    if resolution.selection is not None:
+        from gpushim import record
+
+        record.keep(state_dir, call.container_id, call.bundle, resolution)
     if effective["gpushim.log"]:
         from gpushim import log
 
@@ -66,11 +70,11 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
         log.debug(effective["gpushim.log"], text)
 
 
-def _link(resolution: Resolution, effective: "dict[str, Any]", runtime: str) -> None:
+def _link(resolution: Resolution, effective: "dict[str, Any]", runtime: str, state_dir: str) -> None:
     from gpushim import dev_char
 
     assert resolution.selection is not None
-    if dev_char.wanted(effective["gpushim.dev-char"], runtime, settings.state_dir(os.environ)):
+    if dev_char.wanted(effective["gpushim.dev-char"], runtime, state_dir):
         root = effective["gpushim.roots.dev"].rstrip("/")
         resolution.warnings += dev_char.link(root, resolution.selection.devices)
 

@@ -54,6 +54,11 @@ def plan(
         _check_host(device, out, binds=binds)
         if not cover and present.lacks(device):
             out.edits.append(_bind(device, node) if binds else _make(device))
+            if binds and not _opens_for_others(device):
+                out.warnings.append(
+                    f"{device.path}: the host's node has mode {device.mode:04o} and is root's: nobody in a user "
+                    "namespace can open it"
+                )
         if present.denies(device.major, device.minor, device.access):
             out.edits.append(AllowDevice(device.major, device.minor, device.access, device.why))
         joins = groups and not subject.user_namespace and _needs_group(device)
@@ -141,6 +146,11 @@ def _bind(device: "Device", node: "Node") -> AddMount:
     # mknod(2) is refused in a user namespace (fs/namei.c, vfs_mknod), so the host's node itself is shown.
     options = ("bind", "nosuid", "noexec", "rprivate")
     return AddMount(node.roots.dev + device.path, device.path, options, device.why)
+
+
+def _opens_for_others(device: "Device") -> bool:
+    wanted = sum([4 if letter == "r" else 2 for letter in device.access if letter in "rw"])
+    return device.mode & wanted == wanted
 
 
 def _needs_group(device: "Device") -> bool:

@@ -102,13 +102,8 @@ def _directories(environ: dict[bytes, bytes]) -> list[str]:
 
 
 def _name(selected: Selected) -> str:
-    """Two engines that name two files do not overwrite each other's: FNV-1a (64 bit) of the path."""
-    if not selected.variable:
-        return "settings"
-    value = 0xCBF29CE484222325
-    for byte in selected.path.encode("utf-8", "surrogateescape"):
-        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return f"settings-{value:016x}"
+    """Two engines that name two files do not overwrite each other's."""
+    return f"settings-{state.name_of(selected.path)}" if selected.variable else "settings"
 
 
 def _compiled(environ: dict[bytes, bytes], selected: Selected) -> "tuple[dict[str, Any], str] | None":

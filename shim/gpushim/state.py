@@ -59,6 +59,14 @@ def keep(directory: str, name: str, data: bytes) -> bool:
     return True
 
 
+def name_of(text: str) -> str:
+    """A file name for *text*: FNV-1a of 64 bits, as the launcher has it (cffi_src/compiled.c)."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode("utf-8", "surrogateescape"):
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+
 def _make(directory: str) -> None:
     try:
         os.mkdir(directory, 0o700)

@@ -1,6 +1,7 @@
 /*
  * What a container can open: opens ITEM..., where an item is PATH:MODE or c:MAJOR:MINOR:MODE (a node of these numbers
- * is made for the question), MODE of r, w or rw. Prints "ITEM ERRNO-NAME" for each, "open" where it opened.
+ * is made for the question), MODE of r, w or rw. Prints "ITEM ERRNO-NAME" for each, "open" where it opened. `wait`
+ * instead does nothing until it is killed, for others to ask in the same container.
  *
  * A node whose major has no driver opens with ENXIO when the device cgroup allows it and with EPERM when it does not.
  */
@@ -43,6 +44,8 @@ static const char *try_numbers(unsigned major, unsigned minor, const char *mode)
 
 int main(int argc, char **argv)
 {
+	if (argc == 2 && strcmp(argv[1], "wait") == 0)
+		return pause();
 	for (int i = 1; i < argc; i++) {
 		char *mode = strrchr(argv[i], ':');
 		unsigned major, minor;

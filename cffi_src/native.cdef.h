@@ -13,6 +13,9 @@
 #define MOUNT_ATTR_NOSUID ...
 #define MOUNT_ATTR_NODEV ...
 #define MOUNT_ATTR_NOEXEC ...
+#define BPF_F_ALLOW_OVERRIDE ...
+#define BPF_F_ALLOW_MULTI ...
+#define BPF_F_REPLACE ...
 
 struct gs_stat {
 	int error, mode, major, minor, uid, gid;
@@ -49,9 +52,22 @@ struct gs_place {
 	int uid, gid;
 };
 
+struct gs_bpf_info {
+	unsigned id;
+	int gpl, size, shown;
+	char name[...];
+};
+
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
 int gs_read_files(const char *paths, int count, int patience_ms, int deadline_ms, struct gs_file *out);
 int gs_nvml(const char *library, int deadline_ms, struct gs_nvml_device *out, int count, struct gs_nvml_status *status);
 int gs_give(const struct gs_place *place, struct gs_item *items, int count, int ms, int *stage);
+int gs_bpf_query(int cgroup, int effective, unsigned *out, int count, unsigned *flags);
+int gs_bpf_open(unsigned id);
+int gs_bpf_info(int program, struct gs_bpf_info *out, void *code, int size);
+int gs_bpf_linked(unsigned long long cgroup, unsigned *out, int count);
+int gs_bpf_load(const void *code, int size, const char *licence, const char *name, char *log, int log_size);
+int gs_bpf_attach(int cgroup, int program, unsigned flags, int replaced);
+int gs_unlimit_memlock(void);

@@ -14,7 +14,9 @@ int main(int argc, char **argv)
 	struct gs_file *files = calloc(2, sizeof(*files));
 	struct gs_nvml_device devices[16];
 	struct gs_nvml_status status;
+	struct gs_bpf_info info;
 	struct gs_stat stats[2];
+	unsigned ids[2], flags;
 	char paths[4096];
 	int root, fd, n;
 
@@ -37,6 +39,8 @@ int main(int argc, char **argv)
 	fd = gs_open_in_root(root, "../../mig", O_PATH, 0);
 	printf("root %d %d\n", fd >= 0, gs_open_in_root(root, "none", O_RDONLY, 0));
 	close(fd);
+	printf("bpf %d %d %d %d\n", gs_bpf_query(root, 0, ids, 2, &flags), gs_bpf_query(root, 1, ids, 0, &flags),
+	       gs_bpf_info(root, &info, NULL, 0), gs_bpf_attach(root, root, 0, -1));
 	close(root);
 	free(files);
 	n = gs_nvml(argv[3], 2000, devices, 16, &status);

@@ -343,7 +343,9 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     write_access(tmp_path / "tree/gpu0/mig/gi1/access")
     write_access(tmp_path / "tree/gpu0/mig/gi1/ci0/access", "x" * 300)
     os.mkfifo(tmp_path / "fifo")
-    sources = [str(checkout / f"cffi_src/{name}.c") for name in ("native", "lost", "read_files", "nvml")]
+    sources = [
+        str(checkout / f"cffi_src/{name}.c") for name in ("native", "bpf", "lost", "read_files", "nvml")
+    ]
     sources.append(str(checkout / "tests/native_driver.c"))
     flags = [
         "-g",
@@ -371,6 +373,7 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
         f"files 1 {errno.ETIMEDOUT} 0 1",
         f"too many {-errno.E2BIG}",
         f"root 1 {-errno.ENOENT}",
+        f"bpf {-errno.EBADF} {-errno.EBADF} {-errno.EINVAL} {-errno.EBADF}",
         "nvml 8 0 7",
         "nvml 0 1",
     ]

@@ -9,6 +9,7 @@ ShimError
 ├── Refused            the administrator's policy says no
 ├── InvalidNode        the kernel's files say something that cannot be true, or nothing in time
 ├── InvalidSettings    config.toml cannot be read as settings
+├── Blocked            a device cgroup denies, and its programs cannot be made to allow
 └── Conflict           the container's config already says something else at our place
 
 Each is raised with an id, once in the code and once in docs/errors.md. What the kernel refuses stays an
@@ -66,6 +67,10 @@ class InvalidNode(ShimError):
 
 class InvalidSettings(ShimError):
     """config.toml cannot be read as settings."""
+
+
+class Blocked(ShimError):
+    """A device cgroup denies, and its programs cannot be made to allow."""
 
 
 class Conflict(ShimError):

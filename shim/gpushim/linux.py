@@ -1,5 +1,6 @@
 """The system calls that Python's os lacks: the one importer of the C part (cffi_src/native.h)."""
 
+import errno
 import posix as os
 import sys
 
@@ -141,6 +142,95 @@ def give(place: "tuple[Any, ...]", items: "list[tuple[Any, ...]]", deadline: flo
     error = -lib.gs_give(where, out, len(items), int(deadline * 1000), stage)
     made = [bool(item.made) for item in out]
     return Given(stage[0] if error else 0, error, made, [item.error for item in out])
+
+
+BPF_OVERRIDE: int = lib.BPF_F_ALLOW_OVERRIDE
+BPF_MULTI: int = lib.BPF_F_ALLOW_MULTI
+BPF_REPLACE: int = lib.BPF_F_REPLACE
+
+
+def device_programs(cgroup: int, *, effective: bool = False) -> tuple[int, list[int]]:
+    """The attach flags and the ids of the device programs of a cgroup2 directory, in the order they run.
+
+    *effective*: those of its ancestors too; the flags are then 0. OSError with the directory.
+    """
+    flags = ffi.new("unsigned *")
+    room = 64
+    while True:
+        ids = ffi.new("unsigned[]", room)
+        count = lib.gs_bpf_query(cgroup, effective, ids, room, flags)
+        if count < 0:
+            raise _error(count, os.readlink(f"/proc/self/fd/{cgroup}"))
+        if count <= room:
+            return flags[0], list(ids[0:count])
+        room = count
+
+
+def linked_programs(cgroup: int) -> list[int]:
+    """The ids of the device programs that links hold at a cgroup2 directory; CAP_SYS_ADMIN, else OSError."""
+    room = 64
+    while True:
+        ids = ffi.new("unsigned[]", room)
+        count = lib.gs_bpf_linked(os.fstat(cgroup).st_ino, ids, room)
+        if count < 0:
+            raise _error(count, "bpf links")
+        if count <= room:
+            return list(ids[0:count])
+        room = count
+
+
+def open_program(id: int) -> int:
+    """A descriptor of the program *id*; OSError where it is gone, or without CAP_SYS_ADMIN."""
+    fd: int = lib.gs_bpf_open(id)
+    if fd < 0:
+        raise _error(fd, f"bpf program {id}")
+    return fd
+
+
+def program_info(program: int) -> tuple[int, str, bool, int, "bytes | None"]:
+    """Id, name, whether its licence is the GPL, bytes of its instructions, and these or None where kept."""
+    info = ffi.new("struct gs_bpf_info *")
+    room = 4096
+    while True:
+        code = ffi.new("char[]", room)
+        done = lib.gs_bpf_info(program, info, code, room)
+        if done < 0:
+            raise _error(done, "bpf program")
+        if info.size <= room:
+            break
+        room = info.size
+    shown = ffi.buffer(code, info.size)[:] if info.shown and info.size else None
+    return info.id, ffi.string(info.name).decode("ascii", "replace"), bool(info.gpl), info.size, shown
+
+
+def load_program(code: bytes, licence: bytes, name: str) -> int:
+    """A descriptor of a new device program; OSError with what the verifier says."""
+    fd = _load(code, licence, name, ffi.NULL, 0)
+    if fd == -errno.EPERM and lib.gs_unlimit_memlock() == 0:
+        fd = _load(code, licence, name, ffi.NULL, 0)
+    if fd >= 0:
+        return fd
+    size = 1 << 16
+    log = ffi.new("char[]", size)
+    _load(code, licence, name, log, size)
+    lines = ffi.string(log).decode("ascii", "replace").splitlines()
+    said = [line for line in lines if line and not line.startswith("processed ")]
+    raise _error(fd, said[-1] if said else "bpf program")
+
+
+def _load(code: bytes, licence: bytes, name: str, log: "Any", size: int) -> int:
+    for _ in range(5):  # EAGAIN is a signal that the verifier would not wait for, as libbpf has it
+        fd: int = lib.gs_bpf_load(code, len(code), licence, name.encode(), log, size)
+        if fd != -errno.EAGAIN:
+            break
+    return fd
+
+
+def attach_program(cgroup: int, program: int, flags: int, replaced: int = -1) -> None:
+    """Attach *program* to a cgroup2 directory, with BPF_REPLACE in *flags* in the place of *replaced*."""
+    done = lib.gs_bpf_attach(cgroup, program, flags, replaced)
+    if done < 0:
+        raise _error(done, os.readlink(f"/proc/self/fd/{cgroup}"))
 
 
 def _rows(out: "Any", count: int) -> list[list[int]]:

@@ -373,7 +373,7 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
         f"files 1 {errno.ETIMEDOUT} 0 1",
         f"too many {-errno.E2BIG}",
         f"root 1 {-errno.ENOENT}",
-        f"bpf {-errno.EBADF} {-errno.EBADF} {-errno.EINVAL} {-errno.EBADF}",
+        f"bpf {-errno.EBADF} {-errno.EBADF} {-errno.EBADFD} {-errno.EBADF}",
         "nvml 8 0 7",
         "nvml 0 1",
     ]

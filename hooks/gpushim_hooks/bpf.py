@@ -39,15 +39,24 @@ def widen(cgroup: int, rules: list[Rule]) -> Outcome:
     """
     wanted = merged(rules)
     replaced: list[tuple[int, int]] = []
-    for wait in WAITS:
-        flags, programs = attached_how(cgroup)
-        lacking, obstacles = _sort(cgroup, programs, wanted)
-        if obstacles or not lacking:
-            return Outcome(replaced, obstacles + _ancestors(cgroup, programs, wanted))
-        # However it went, what is attached now is looked at once more.
-        if not _replace_all(cgroup, flags, lacking, replaced):
-            time.sleep(wait)
-    raise restless(cgroup)
+    loaded: dict[tuple[bytes, bool], int] = {}
+    try:
+        for wait in WAITS:
+            flags, programs = attached_how(cgroup)
+            lacking, obstacles = _sort(cgroup, programs, wanted)
+            if obstacles or not lacking:
+                everything, own = effective(cgroup), [program.id for program in programs]
+                if linux.device_programs(cgroup)[1] == own:
+                    return Outcome(replaced, obstacles + _ancestors(cgroup, own, everything, wanted))
+                continue
+            _load_all(cgroup, lacking, loaded)
+            # However it goes, what is attached then is looked at once more.
+            if not _replace_all(cgroup, flags, [program for program, _ in lacking], loaded, replaced):
+                time.sleep(wait)
+        raise restless(cgroup)
+    finally:
+        for fd in loaded.values():
+            os.close(fd)
 
 
 def _sort(
@@ -109,24 +118,32 @@ def _source(program: Program) -> "list[Instruction]":
     return program.instructions
 
 
+def _load_all(
+    cgroup: int, lacking: "list[tuple[Program, list[Rule]]]", loaded: dict[tuple[bytes, bool], int]
+) -> None:
+    """Load a wider program for each of *lacking* that is not in *loaded* yet.
+
+    That takes milliseconds, and who replaces a program mostly does so by one of the same instructions: the
+    next try then has nothing to load, and is faster than he is.
+    """
+    for program, rules in lacking:
+        if (program.code, program.gpl) not in loaded:
+            loaded[program.code, program.gpl] = _load(cgroup, program, rules)
+
+
 def _replace_all(
     cgroup: int,
     flags: int,
-    lacking: "list[tuple[Program, list[Rule]]]",
+    programs: list[Program],
+    loaded: dict[tuple[bytes, bool], int],
     replaced: list[tuple[int, int]],
 ) -> bool:
-    """Load a wider program for each of *lacking*, then replace them; false where others were faster."""
-    loaded: list[int] = []
-    try:
-        for program, rules in lacking:
-            loaded.append(_load(cgroup, program, rules))
-        for (program, _), new in zip(lacking, loaded, strict=True):
-            if not _replace(cgroup, flags, program, new):
-                return False
-            replaced.append((program.id, linux.program_info(new)[0]))
-    finally:
-        for fd in loaded:
-            os.close(fd)
+    """Replace *programs*, one after the other; false where others were faster."""
+    for program in programs:
+        new = loaded[program.code, program.gpl]
+        if not _replace(cgroup, flags, program, new):
+            return False
+        replaced.append((program.id, linux.program_info(new)[0]))
     return True
 
 
@@ -223,13 +240,12 @@ def _replace(cgroup: int, flags: int, program: Program, new: int) -> bool:
     return True
 
 
-def _ancestors(cgroup: int, own: list[Program], wanted: list[Rule]) -> list[Blocked]:
-    """What the programs of the ancestors of *cgroup* deny of *wanted*."""
+def _ancestors(cgroup: int, own: list[int], everything: list[Program], wanted: list[Rule]) -> list[Blocked]:
+    """What those of *everything* deny of *wanted* that are not the *own* ones of *cgroup*."""
     out = []
-    mine = [program.id for program in own]
-    for program in effective(cgroup):
-        if program.id in mine:
-            mine.remove(program.id)
+    for program in everything:
+        if program.id in own:
+            own.remove(program.id)  # one program may be attached to an ancestor too
             continue
         where = f"{_owner(cgroup, program.id)}: {program.describe()}"
         try:

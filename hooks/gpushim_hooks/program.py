@@ -24,13 +24,14 @@ WAITS = (0, 0, 0.001, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.03, 0.05,
 class Program:
     """A device program; *instructions* is None where the kernel does not show them, with *why* and a hint."""
 
-    __slots__ = ("gpl", "hint", "id", "instructions", "link", "name", "why")
+    __slots__ = ("code", "gpl", "hint", "id", "instructions", "link", "name", "why")
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.name = ""
         self.gpl = False
         self.link = False  # whether a link holds it at this cgroup, which only the link's owner can change
+        self.code = b""  # the instructions, encoded
         self.instructions: list[Instruction] | None = None
         self.why = ""
         self.hint = ""
@@ -136,7 +137,7 @@ def _read(id: int) -> "Program | None":
     finally:
         os.close(fd)
     if code is not None:
-        out.instructions = decode(code)
+        out.code, out.instructions = code, decode(code)
     elif size:
         out.why = "its constants are blinded, and the kernel does not show them"
         out.hint = "sysctl kernel.kptr_restrict=1 or net.core.bpf_jit_harden=0, and start the container anew"

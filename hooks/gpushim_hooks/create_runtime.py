@@ -9,7 +9,7 @@ from gpushim.edits import AddGroup, AllowDevice
 from gpushim.resolution import Resolution, audit, resolve
 from gpushim_hooks import access, live
 from gpushim_hooks.container import open_container
-from gpushim_hooks.device_rule import DeviceRule
+from gpushim_hooks.rule import LAST_MINOR, Rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ def create_runtime(state: "State", settings: "dict[str, Any]", state_dir: str) -
 
 def _give(state: "State", config: "dict[str, Any]", resolution: Resolution) -> None:
     container = open_container(state.pid, config, state.bundle)
-    rules = [
-        DeviceRule(edit.major, edit.minor, edit.minor, edit.access)
-        for edit in resolution.edits
-        if isinstance(edit, AllowDevice)
-    ]
+    rules = [_rule(edit) for edit in resolution.edits if isinstance(edit, AllowDevice)]
     resolution.warnings += access.allow(container.pid, rules)
     resolution.warnings += live.give(container, resolution.edits)
     resolution.warnings += [
@@ -51,3 +47,9 @@ def _give(state: "State", config: "dict[str, Any]", resolution: Resolution) -> N
         for edit in resolution.edits
         if isinstance(edit, AddGroup)
     ]
+
+
+def _rule(edit: AllowDevice) -> Rule:
+    if edit.minor is None:
+        return Rule(edit.major, 0, LAST_MINOR, edit.access)
+    return Rule(edit.major, edit.minor, edit.minor, edit.access)

@@ -10,7 +10,7 @@ from gpushim.errors import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpushim_hooks.device_rule import DeviceRule
+    from gpushim_hooks.rule import Rule
 
 
 def answer(entries: str, major: int, minor: "int | None", access: str) -> "bool | None":
@@ -31,12 +31,12 @@ def answer(entries: str, major: int, minor: "int | None", access: str) -> "bool 
     return False
 
 
-def allows(entries: str, rule: "DeviceRule") -> bool:
+def allows(entries: str, rule: "Rule") -> bool:
     """Whether nothing is to be written for *rule*."""
     return all(answer(entries, rule.major, minor, rule.access) is not False for minor in rule.minors())
 
 
-def allow(directory: str, rules: "list[DeviceRule]") -> None:
+def allow(directory: str, rules: "list[Rule]") -> None:
     """Have the cgroup *directory* allow *rules*; Refused where the kernel or the cgroup above it does not."""
     for rule in rules:
         for minor in rule.minors():

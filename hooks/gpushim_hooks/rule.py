@@ -34,6 +34,12 @@ class Rule:
         opens = [access for access in ("r", "w", "rw") if set(access) <= set(self.access)]
         return [*opens, "m"] if "m" in self.access else opens
 
+    def minors(self) -> "list[int | None]":
+        """Each minor by itself, for what knows no ranges; None once for all that there can be."""
+        if self.first == 0 and self.last >= LAST_MINOR:
+            return [None]
+        return list(range(self.first, self.last + 1))
+
 
 def merged(rules: list[Rule]) -> list[Rule]:
     """As few rules as say the same: neighbours of one type, major and access become one range."""

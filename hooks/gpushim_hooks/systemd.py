@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from gpushim_hooks.device_rule import DeviceRule
+    from gpushim_hooks.rule import Rule
 
 # systemd's own socket, for root, and the bus, where that one is closed to us. Each with the name of the peer.
 PEERS = (("/run/systemd/private", ""), ("/run/dbus/system_bus_socket", "org.freedesktop.systemd1"))
@@ -73,7 +73,7 @@ def read_unit(name: str) -> Unit:
         connection.close()
 
 
-def allow(name: str, rules: "list[DeviceRule]") -> list[str]:
+def allow(name: str, rules: "list[Rule]") -> list[str]:
     """Have the unit *name* allow *rules* for as long as it runs; what will be lost at a reload, and why."""
     try:
         connection = _connect()
@@ -94,7 +94,7 @@ def allow(name: str, rules: "list[DeviceRule]") -> list[str]:
     ]
 
 
-def _missing(unit: Unit, rules: "list[DeviceRule]") -> tuple[list[tuple[str, str]], list[str]]:
+def _missing(unit: Unit, rules: "list[Rule]") -> tuple[list[tuple[str, str]], list[str]]:
     """The entries that DeviceAllow of *unit* lacks, and a sentence for each rule that it cannot have."""
     missing: list[tuple[str, str]] = []
     warnings = []

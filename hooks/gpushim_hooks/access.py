@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def allow(pid: int, rules: "list[Rule]") -> list[str]:
-    """Have each cgroup that decides on process *pid* allow *rules*; what will not last, or could not be known.
+    """Have each cgroup that decides on process *pid* allow *rules*; what will not last, or is not known.
 
     Refused or Blocked where one of them cannot be made to.
     """
@@ -64,7 +64,9 @@ def _allow_v2(found: "Cgroups", pid: int, rules: "list[Rule]") -> list[str]:
                 continue
             obstacles = bpf.widen(fd, rules).obstacles
             # A program above it whose answer nobody can know may well allow; anything else denies.
-            if obstacles and (_is_denied(program.effective(fd), rules) or not _is_known(program.attached(fd))):
+            if obstacles and (
+                _is_denied(program.effective(fd), rules) or not _is_known(program.attached(fd))
+            ):
                 raise obstacles[0]
             warnings += [str(obstacle) for obstacle in obstacles]
         finally:

@@ -28,8 +28,8 @@ class Cgroups:
     def v1_directories(self) -> list[str]:
         """The process's own, and its unit's where that is another one.
 
-        systemd leaves a process in a slice of whose devices it does not know yet, while the runtime has made the
-        unit's directory and starts all later processes of the container there.
+        systemd leaves a process in a slice of whose devices it does not know yet, while the runtime has made
+        the unit's directory and starts all later processes of the container there.
         """
         out = [self.v1]
         unit = self.v1_top + self.unit

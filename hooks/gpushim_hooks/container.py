@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class Container:
     """One process of a container, and where its root is.
 
-    `ns` is a descriptor of its mount namespace. `root` is the path of its root directory before pivot_root(2),
-    and `device` and `inode` are what that directory has wherever it is seen from.
+    `ns` is a descriptor of its mount namespace. `root` is the path of its root directory before
+    pivot_root(2), and `device` and `inode` are what that directory has wherever it is seen from.
     """
 
     __slots__ = ("device", "inode", "ns", "pid", "pidfd", "root")
@@ -72,7 +72,7 @@ def open_container(pid: int, config: "dict[str, Any]", bundle: str) -> Container
         raise InvalidState(
             "GS0756",
             f"process {pid} is in the mount namespace of this host: nothing may be put there",
-            hint="the container has ended and its number is another's, or it has no mount namespace of its own",
+            hint="the container has ended and its number is another's, or it has no mount namespace",
         )
     container = Container(pid, pidfd, ns, root_of(config, bundle))
     host = os.stat("/")

@@ -1,7 +1,7 @@
 """The hook inside a user namespace: host nodes bound into the root, where nobody may make a node or a rule.
 
-Source: OCI runtime-spec, config.md, "createContainer Hooks": the container's namespaces, and the host's paths,
-since pivot_root(2) is not done yet. Rootless runtimes start no other hook that could mount anything.
+Source: OCI runtime-spec, config.md, "createContainer Hooks": the container's namespaces, and the host's
+paths, since pivot_root(2) is not done yet. Rootless runtimes start no other hook that could mount anything.
 """
 
 import errno
@@ -51,7 +51,7 @@ def _check_cgroup(resolution: Resolution) -> None:
             return
         raise InvalidState(
             "GS0768",
-            f"{device.path}: the container's device cgroup denies it, and its rules cannot be written from inside",
+            f"{device.path}: the container's device cgroup denies it, and nobody inside can write its rules",
             hint="where root runs the engine: `gpushim-hook create-runtime` as a hook of createRuntime",
         ) from problem
     except OSError:

@@ -1,4 +1,4 @@
-"""The live outlet as a hook: what the shim would have written into config.json, given to the container itself.
+"""The live outlet as a hook: what the shim would have written into config.json, given to the container.
 
 Source: OCI runtime-spec, config.md, "createRuntime Hooks": the mount namespace is there, pivot_root(2) is not
 done yet; runc and crun have made the cgroup by then.

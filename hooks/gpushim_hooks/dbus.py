@@ -1,7 +1,7 @@
 """A D-Bus client of a few calls: what systemd needs to be asked and told, and nothing else.
 
-Source: D-Bus specification 0.43, "Authentication Protocol", "Message Protocol", "Type System". A library for it
-costs a create three times what an interpreter does.
+Source: D-Bus specification 0.43, "Authentication Protocol", "Message Protocol", "Type System". A library for
+it costs a create three times what an interpreter does.
 """
 
 import _socket as socket  # socket itself imports enum and selectors
@@ -75,8 +75,8 @@ class Connection:
 
     def _authenticate(self) -> None:
         user = str(os.geteuid()).encode().hex()
-        # BEGIN with the rest, as sd-bus does: its server forgets a call that comes in one piece with BEGIN until
-        # something else comes.
+        # BEGIN with the rest, as sd-bus does: its server forgets a call that comes in one piece with BEGIN
+        # until something else comes.
         self._send(f"\0AUTH EXTERNAL {user}\r\nBEGIN\r\n".encode())
         said = b""
         while not said.endswith(b"\r\n"):

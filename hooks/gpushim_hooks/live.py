@@ -1,7 +1,7 @@
 """Nodes and mounts into the mount namespace of a container that lives already.
 
-Nodes are made on a tmpfs of the host's user namespace and moved in, so that they open in a user namespace too;
-the container's own /dev is only looked at by descriptor, and never through a link (cffi_src/live.c).
+Nodes are made on a tmpfs of the host's user namespace and moved in, so that they open in a user namespace
+too; the container's own /dev is looked at by descriptor alone, and never through a link (cffi_src/live.c).
 """
 
 import errno

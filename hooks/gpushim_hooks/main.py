@@ -29,7 +29,7 @@ class Call:
 
 
 def parse(args: list[str]) -> Call:
-    """*args* with options of one or two dashes, as NVIDIA's hook takes them; InvalidCall for anything else."""
+    """*args* with options of one or two dashes, as NVIDIA's hook takes them; InvalidCall for others."""
     call = Call()
     words = iter(args)
     for word in words:
@@ -93,7 +93,7 @@ def _stage(command: str) -> "Any":
 
 
 def _log_file(args: list[str]) -> str:
-    """Where this hook tells what it did, also where *args* make no sense: crun shows nothing of its output."""
+    """Where this hook tells what it did, whatever *args* are: crun shows nothing of its output."""
     for n, word in enumerate(args):
         name, equals, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name == "log":

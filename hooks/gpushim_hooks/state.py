@@ -1,6 +1,7 @@
 """What a runtime tells a hook on standard input.
 
-Source: OCI runtime-spec, runtime.md, "State". Read leniently: runc and crun differ in `status`, `pid` and `ociVersion`.
+Source: OCI runtime-spec, runtime.md, "State". Read leniently: runc and crun differ in `status`, `pid` and
+`ociVersion`.
 """
 
 from gpushim.errors import InvalidState

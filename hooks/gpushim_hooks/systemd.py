@@ -1,6 +1,6 @@
 """systemd's view of a container's devices: a unit's DeviceAllow, out of which it builds its filter anew.
 
-It does so at daemon-reload, daemon-reexec, at any property that is set, and what it was not told is lost then.
+It does so at daemon-reload, daemon-reexec and at any property that is set; what it was not told is lost then.
 Source: org.freedesktop.systemd1(5); systemd.resource-control(5), DeviceAllow=; systemd src/core/cgroup.c.
 """
 
@@ -40,7 +40,7 @@ class Unit:
 
     @property
     def filters(self) -> bool:
-        """Whether systemd filters this unit's devices at all: a rule for one that is free would close the rest."""
+        """Whether systemd filters this unit's devices: a rule for one that is free would close the rest."""
         return self.policy != "auto" or bool(self.allowed)
 
     def lacks(self, path: str, access: str) -> bool:
@@ -104,8 +104,8 @@ def _missing(unit: Unit, rules: "list[Rule]") -> tuple[list[tuple[str, str]], li
             path = f"/dev/char/{rule.major}:{minor}" if minor is not None else f"char-{_group(rule.major)}"
             if path == "char-":
                 warnings.append(
-                    f"{unit.name}: any minor of major {rule.major} cannot be told to systemd, since /proc/devices "
-                    "has no name for it: the access is lost at its next daemon-reload"
+                    f"{unit.name}: any minor of major {rule.major} cannot be told to systemd, since "
+                    "/proc/devices has no name for it: the access is lost at its next daemon-reload"
                 )
             elif unit.lacks(path, rule.access):
                 missing.append((path, rule.access))
@@ -123,15 +123,13 @@ def _group(major: int) -> str:
 
 
 def _connect() -> Connection:
-    problem: Exception = DBusError("no socket of systemd is here")
-    for path, destination in PEERS:
-        try:
-            return Connection(path, _DEADLINE, destination=destination)
-        except TimeoutError:
-            raise
-        except (DBusError, OSError) as refused:
-            problem = refused
-    raise problem
+    (private, nobody), (bus, peer) = PEERS
+    try:
+        return Connection(private, _DEADLINE, destination=nobody)
+    except TimeoutError:
+        raise  # it is there and busy: the bus leads to the same
+    except (DBusError, OSError):
+        return Connection(bus, _DEADLINE, destination=peer)
 
 
 def _read(connection: Connection, name: str) -> Unit:

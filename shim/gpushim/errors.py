@@ -6,6 +6,7 @@ ShimError
 ├── InvalidState       what a runtime says of a container that lives already cannot be, or be used
 ├── InvalidRequest     the container asks in a way that has no meaning
 ├── UnknownDevice      the container asks for something this node does not have
+├── UnknownContainer   a command is about a container that is not there
 ├── Refused            the administrator's policy says no
 ├── InvalidNode        the kernel's files say something that cannot be true, or nothing in time
 ├── InvalidSettings    config.toml cannot be read as settings
@@ -55,6 +56,10 @@ class InvalidRequest(ShimError):
 
 class UnknownDevice(ShimError):
     """The container asks for something this node does not have."""
+
+
+class UnknownContainer(ShimError):
+    """A command is about a container that is not there."""
 
 
 class Refused(ShimError):

@@ -56,8 +56,8 @@ def plan(
             out.edits.append(_bind(device, node) if binds else _make(device))
             if binds and not _opens_for_others(device):
                 out.warnings.append(
-                    f"{device.path}: the host's node has mode {device.mode:04o} and is root's: nobody in a user "
-                    "namespace can open it"
+                    f"{device.path}: the host's node has mode {device.mode:04o} and is root's: nobody in a "
+                    "user namespace can open it"
                 )
         if present.denies(device.major, device.minor, device.access):
             out.edits.append(AllowDevice(device.major, device.minor, device.access, device.why))

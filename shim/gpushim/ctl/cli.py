@@ -15,6 +15,7 @@ from gpushim.log import printable
 COMMANDS = {
     "completion": ("gpushim.ctl.completion", "completion"),
     "config": ("gpushim.ctl.config", "config"),
+    "devices": ("gpushim.ctl.devices", "devices"),
     "explain": ("gpushim.ctl.explain", "explain"),
     "node": ("gpushim.ctl.node", "command"),
 }

@@ -347,9 +347,9 @@ def test_what_is_no_regular_file_goes_to_python(place: Place) -> None:
 texts = st.recursive(
     st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
-_TABLE = re.search(r"triggers\[\] = \{(.*?)\}", (C / "trigger.c").read_text(), re.DOTALL)
-assert _TABLE is not None
-TRIGGERS = re.findall(r'"([^"]+)"', _TABLE[1])
+_TABLES = re.findall(r"(?:requests|leftovers)\[\] = \{(.*?)\}", (C / "trigger.c").read_text(), re.DOTALL)
+TRIGGERS = [word for table in _TABLES for word in re.findall(r'"([^"]+)"', table)]
+assert len(TRIGGERS) == 7
 
 
 @hypothesis_settings(
@@ -680,16 +680,124 @@ def test_an_engine_that_ignores_its_children_is_no_obstacle(place: Place, state:
     assert (done.returncode, done.stdout, done.stderr) == (0, "SIG_IGN\n", "")
 
 
-def test_the_hook_has_no_command_yet(place: Place) -> None:
-    hook = place.bin / "gpushim-hook"
-    shutil.copy(place.launcher, hook)
+class Hook:
+    """The launcher under a hook's name; its Python prints its environment, its directory and what it is given."""
 
-    done = subprocess.run([str(hook), "create-runtime"], capture_output=True, text=True)
+    def __init__(self, place: Place, name: str = "gpushim-hook") -> None:
+        self.place = place
+        self.program = place.bin / name
+        shutil.copy(place.launcher, self.program)
+        package = place.directory / f"lib/{PYTHON}/site-packages/gpushim_hooks"
+        package.mkdir()
+        (package / "_boot.py").touch()
+        place.python_does('echo "$*"; pwd; env | sort; cat')
 
-    assert (done.returncode, done.stderr) == (
-        1,
-        "gpushim: GS0706: gpushim-hook has no command in this version\n",
+    def run(
+        self, *args: str, state: str = "{}", cwd: Path | None = None, **more: Any
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [str(self.program), *args], input=state, cwd=cwd or "/", capture_output=True, text=True, **more
+        )
+
+    def state(self, **more: str) -> str:
+        return json.dumps(
+            {"id": "x", "pid": 7, "bundle": str(self.place.bundle), **more}, separators=(",", ":")
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["gpushim-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit"]
+)
+def test_a_hook_starts_python_with_an_environment_of_its_own(place: Place, name: str) -> None:
+    hook = Hook(place, name)
+    hostile = {
+        "LD_LIBRARY_PATH": "/x",
+        "PYTHONPATH": "/x",
+        "GPUSHIM_STATE": "/x",
+        "GPUSHIM_CONFIG": "/x",
+        "PATH": "/x",
+    }
+
+    done = hook.run(
+        "--config", "/c", "--state=/s", "create-runtime", state="the state", cwd=place.bundle, env=hostile
     )
+
+    assert done.stdout.splitlines() == [
+        "--config /c --state=/s create-runtime",
+        "/",
+        "GPUSHIM_CONFIG=/c",
+        "GPUSHIM_STATE=/s",
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+        "PWD=/",
+        *[line for line in done.stdout.splitlines() if line.startswith(("SHLVL", "_="))],
+        "the state",
+    ]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def hook_options(place: Place) -> list[str]:
+    return [f"-config={place.toml}", "--state", str(place.state)]
+
+
+@pytest.mark.parametrize("stage", ["create-runtime", "prestart"])
+def test_a_hook_ends_at_once_for_a_container_that_asks_for_nothing(place: Place, stage: str) -> None:
+    hook = Hook(place)
+    place.config.write_text(
+        '{"hooks":{"createRuntime":[{"path":"/usr/bin/gpushim-hook"}]},"process":{"env":["A=b"]}}'
+    )
+
+    done = hook.run(*hook_options(place), stage, state=hook.state(), cwd=place.bundle)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param("asks", id="it-asks"),
+        pytest.param("elsewhere", id="the-bundle-is-another-directory"),
+        pytest.param("twice", id="an-annotation-names-a-bundle-too"),
+        pytest.param("stale", id="the-settings-have-changed"),
+        pytest.param("long", id="the-state-is-longer-than-a-megabyte"),
+        pytest.param("nul", id="the-state-holds-a-nul"),
+        pytest.param("createContainer", id="the-stage-is-another"),
+    ],
+)
+def test_a_hook_asks_python_whenever_it_is_not_sure(place: Place, odd: str) -> None:
+    hook = Hook(place)
+    place.python_does("wc -c")
+    place.config.write_text(ASKS if odd == "asks" else PLAIN)
+    state, cwd, stage = hook.state(), place.bundle, "create-runtime"
+    if odd == "elsewhere":
+        cwd = place.directory / "elsewhere"
+        shutil.copytree(place.bundle, cwd)
+    elif odd == "twice":
+        state = hook.state(note='"bundle":"').replace("\\", "")
+    elif odd == "stale":
+        place.toml.write_text("# changed")
+    elif odd == "long":
+        state = hook.state(note="x" * (1 << 20))
+    elif odd == "nul":
+        state += "\0"
+    elif odd == "createContainer":
+        stage = "create-container"
+
+    done = hook.run(*hook_options(place), stage, state=state, cwd=cwd)
+
+    kept = min(len(state), 1 << 20)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, str(kept), "")
+
+
+def test_a_hook_without_its_python_says_so_where_it_logs(place: Place) -> None:
+    hook = Hook(place)
+    place.python.unlink()
+    log = place.directory / "log"
+
+    done = hook.run("--log", str(log), "create-runtime", state=hook.state())
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"gpushim: GS0703: {place.python}: does not start")
+    assert "GS0703" in log.read_text()
 
 
 def test_c_is_formatted() -> None:

@@ -62,7 +62,7 @@ def _write(directory: str, major: int, minor: "int | None", access: str) -> None
         raise Refused(
             "GS0764",
             f"{path}: {rule}: the kernel refuses it",
-            hint="the cgroup above does not allow it (an engine in a container?), or CAP_SYS_ADMIN is missing",
+            hint="the cgroup above does not allow it (an engine in a container?), or CAP_SYS_ADMIN lacks",
         ) from problem
     finally:
         os.close(fd)

@@ -54,7 +54,7 @@ def _record(container_id: str, bundle: str, resolution: "Resolution") -> "dict[s
 
 
 def _migs(resolution: "Resolution") -> "list[list[Any]]":
-    """`[GPU's UUID, gi, ci, MIG UUID, minors]` of each MIG device; its UUID is empty where NVML was not asked."""
+    """`[GPU's UUID, gi, ci, MIG UUID, minors]` of each MIG device; its UUID is empty without NVML's word."""
     selection = resolution.selection
     assert selection is not None
     given = [one.minor for one in selection.devices if one.path.startswith("/dev/nvidia-caps/")]

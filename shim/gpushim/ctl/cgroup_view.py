@@ -11,7 +11,7 @@ from gpushim_hooks.program import Program
 
 
 class Answer(NamedTuple):
-    """Whether one access is allowed, None where that is not known; *why* says who denies, or what is unknown."""
+    """Whether one access is allowed, None where that is not known; *why*: who denies, or what is unknown."""
 
     allowed: bool | None
     why: str = ""

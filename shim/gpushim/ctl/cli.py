@@ -17,6 +17,7 @@ COMMANDS = {
     "config": ("gpushim.ctl.config", "config"),
     "devices": ("gpushim.ctl.devices", "devices"),
     "explain": ("gpushim.ctl.explain", "explain"),
+    "hook": ("gpushim.ctl.hook", "hook"),
     "node": ("gpushim.ctl.node", "command"),
 }
 

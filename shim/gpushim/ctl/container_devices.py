@@ -43,8 +43,7 @@ class View:
         self.user: ProcessUser | None = None
         config = self._config()
         if running is not None:
-            self.root = os.open(f"/proc/{running.pid}/root", os.O_PATH | os.O_DIRECTORY)
-            self.user = ProcessUser(running.pid)
+            self._open(running.pid)
             self._take_record(state_dir)
             if config is not None and not self.wanted:
                 self._take_config(config, settings, state_dir)
@@ -53,6 +52,14 @@ class View:
         else:
             self.cgroup = cgroup_view.of_directory(cgroup)
         self._take_there(settings, state_dir)
+
+    def _open(self, pid: int) -> None:
+        """Look into the container; what may not be looked at stays unknown."""
+        try:
+            self.root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
+            self.user = ProcessUser(pid)
+        except PermissionError as problem:
+            self.warnings.append(f"{problem.filename}: {problem.strerror}: the nodes in there are not known")
 
     def _config(self) -> dict[str, Any] | None:
         if self.running is None or not self.running.bundle:
@@ -91,7 +98,7 @@ class View:
         found = node.read_node(settings, state_dir, patient=False)
         if found is None:
             self.warnings.append("no NVIDIA driver is loaded: which majors are NVIDIA's is not known")
-        elif self.root < 0:
+        elif self.user is None:
             node.read_capabilities(found, management=True)
             for one in all_devices(found):
                 self.add(one.path, one.major, one.minor, "", "")
@@ -159,7 +166,7 @@ class View:
             "denied_by": _why(answers, one.access),
             "user": {"r": None, "w": None},
         }
-        if self.root >= 0:
+        if self.user is not None:
             self._look_at_node(one, row)
         row["opens"] = _opens(one, row)
         row["lost"] = one.by == "record" and row["opens"] is False
@@ -178,7 +185,7 @@ class View:
             row["node"] = f"{numbers[0]}:{numbers[1]}"
         else:
             row["node"] = "present" if devices else "nodev"
-        assert self.user is not None
+        assert self.user is not None  # it was opened together with the root
         row["mode"] = stat.S_IMODE(file.st_mode)
         row["uid"], row["gid"] = self.user.inside(file)
         row["user"] = {letter: self.user.may(file, letter) for letter in "rw"}

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from gpushim.errors import UnknownContainer
 
-# Where runc and crun keep a directory for each container: by themselves, by containerd (k8s.io, default, moby),
-# by Docker, by podman and CRI-O, and without root. An engine's other place is for --root.
+# Where runc and crun keep a directory for each container: by themselves, by containerd (k8s.io, moby, …), by
+# Docker, by podman and CRI-O, and without root. An engine's other place is for --root.
 ROOTS = (
     "/run/runc",
     "/run/crun",
@@ -30,7 +30,7 @@ class Running(NamedTuple):
 
 
 def find(name: str, roots: tuple[str, ...] = ROOTS) -> Running:
-    """The running container whose id is *name* or begins so; UnknownContainer where none is, or several are."""
+    """The running container whose id is *name*, or begins so; UnknownContainer where it is not one."""
     found = [one for one in every(roots) if one.id.startswith(name)]
     exact = [one for one in found if one.id == name]
     if len(exact) == 1 or (not exact and len(found) == 1):
@@ -56,7 +56,7 @@ def with_process(pid: int, roots: tuple[str, ...] = ROOTS) -> Running | None:
 
 
 def every(roots: tuple[str, ...] = ROOTS) -> Iterator[Running]:
-    """Each running container that can be seen; of what this user may not see, or is broken, nothing is said."""
+    """Each running container that can be seen; what is hidden from this user or broken is left out."""
     for pattern in roots:
         base = Path("/")
         for root in sorted(base.glob(pattern.lstrip("/"))):

@@ -98,16 +98,15 @@ def test_without_any_rule(seed: Seed) -> None:
     assert ran.opens[other] == plain.opens[other]
 
 
+def with_the_hosts_dev(config: dict[str, Any]) -> None:
+    config["mounts"] = [one for one in config["mounts"] if not one["destination"].startswith("/dev")]
+    config["mounts"].append({"destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"]})
+
+
 def test_nothing_lands_in_the_hosts_dev(seed: Seed) -> None:
     """A container that is given the host's /dev, as privileged agents are: no node is made there, the rules are."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this host has nodes of a real driver")
-
-    def with_the_hosts_dev(config: dict[str, Any]) -> None:
-        config["mounts"] = [one for one in config["mounts"] if not one["destination"].startswith("/dev")]
-        config["mounts"].append(
-            {"destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"]}
-        )
 
     item = f"c:{seed.node.caps_major}:2:r"
     bundle = seed.bed.bundle(["/dev/nvidia0:rw", item], (*DEVICES, *MONITOR), change=with_the_hosts_dev)
@@ -119,6 +118,15 @@ def test_nothing_lands_in_the_hosts_dev(seed: Seed) -> None:
     assert [path for path in Path("/dev").iterdir() if path.name.startswith("nvidia")] == []
 
 
+HYBRID = """
+mount --make-rprivate /
+unified=/sys/fs/cgroup/unified
+mkdir -p $unified
+mountpoint -q $unified || mount -t cgroup2 none $unified
+exec "$@"
+"""
+
+
 def test_both_versions_of_cgroups_at_once(tmp_path: Path) -> None:
     """A hybrid host: v1 has the devices, v2 is mounted beside it. crun refuses that, whatever its age."""
     cell = Cell("host", "runc", "v1")
@@ -128,14 +136,7 @@ def test_both_versions_of_cgroups_at_once(tmp_path: Path) -> None:
     seed = Seed(bed, bed.directory / "hybrid")
     bundle = seed.bundle(*DEVICES, *MONITOR, admin=True)
     argv = [SHIM, "--root", str(bed.directory / "run"), "run", "--bundle", str(bundle), "gpushim-test-hybrid"]
-    script = """
-mount --make-rprivate /
-unified=/sys/fs/cgroup/unified
-mkdir -p $unified
-mountpoint -q $unified || mount -t cgroup2 none $unified
-exec "$@"
-"""
-    command = ["unshare", "-m", "sh", "-ec", script, "sh", *argv]
+    command = ["unshare", "-m", "sh", "-ec", HYBRID, "sh", *argv]
 
     done = subprocess.run(command, env={**os.environ, **seed.env}, capture_output=True, text=True)
 

@@ -38,6 +38,29 @@ GPU = {
     "gpushim.rules",
     "gpushim.selection",
 }
+# What a hook that gives a container something pays for.
+HOOK = {
+    "_socket",
+    "gpushim.edits",
+    "gpushim.log",
+    "gpushim.record",
+    "gpushim_hooks",
+    "gpushim_hooks.access",
+    "gpushim_hooks.bpf",
+    "gpushim_hooks.cgroup",
+    "gpushim_hooks.container",
+    "gpushim_hooks.create_runtime",
+    "gpushim_hooks.dbus",
+    "gpushim_hooks.device_lists",
+    "gpushim_hooks.emulator",
+    "gpushim_hooks.instructions",
+    "gpushim_hooks.live",
+    "gpushim_hooks.main",
+    "gpushim_hooks.program",
+    "gpushim_hooks.rule",
+    "gpushim_hooks.state",
+    "gpushim_hooks.systemd",
+}
 
 
 def loaded(program: str) -> set[str]:
@@ -67,6 +90,17 @@ def test_a_gpu_loads_only_what_it_needs() -> None:
 
 def test_the_c_part_is_not_loaded_for_a_container_that_asks_for_nothing() -> None:
     assert "_cffi_backend" not in loaded("import gpushim.main")
+
+
+def test_a_hook_loads_only_what_it_needs() -> None:
+    everything = (
+        "import gpushim_hooks.main, gpushim_hooks.create_runtime, gpushim_hooks.bpf, gpushim_hooks.systemd"
+    )
+    assert (
+        loaded(f"{everything}, gpushim.node, gpushim.selection, gpushim.policy, gpushim.plan")
+        <= HOT | GPU | HOOK
+    )
+    assert "gpushim_hooks.create_runtime" not in loaded("import gpushim_hooks.main")
 
 
 def test_the_package_itself_loads_nothing() -> None:

@@ -56,6 +56,14 @@ class SeedNode:
         path.chmod(0o755)
         return str(path)
 
+    def hook(self, path: Path) -> str:
+        """gpushim-hook under the name of *path*, seeing this node: Docker gives NVIDIA's hook no options."""
+        options = " ".join(f"--{name[8:].lower()} {value}" for name, value in self.env.items())
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/bash\nexec -a {path.name} {BIN}/gpushim-hook {options} "$@"\n')
+        path.chmod(0o755)
+        return str(path)
+
 
 def keep_config(kept: Path) -> str:
     """Lines of bash that copy the config.json of the bundle in the arguments to *kept*."""

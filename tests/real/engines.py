@@ -1,5 +1,6 @@
 """Docker and podman, private and without a network, in the host or in a Debian root."""
 
+import copy
 import os
 import re
 import signal
@@ -49,9 +50,9 @@ class Engine:
 
 
 class Docker(Engine):
-    """A dockerd of its own; *runtimes* are {name: path}."""
+    """A dockerd of its own; *runtimes* are {name: path}, *path* a directory in front of its PATH."""
 
-    def __init__(self, root: str, directory: Path, runtimes: dict[str, str]) -> None:
+    def __init__(self, root: str, directory: Path, runtimes: dict[str, str], path: str) -> None:
         super().__init__(root, directory)
         self._socket = f"unix://{directory}/d.sock"
         self._log = (directory / "dockerd.log").open("w")
@@ -65,6 +66,7 @@ class Docker(Engine):
         argv += [f"--add-runtime={name}={path}" for name, path in runtimes.items()]
         self._process = subprocess.Popen(
             argv,
+            env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -99,8 +101,15 @@ class Podman(Engine):
 
     def __init__(self, root: str, directory: Path) -> None:
         super().__init__(root, directory)
+        self._options: tuple[str, ...] = ()
         done = self.podman("", "import", str(_archive(directory)), NAME)
         assert done.code == 0, done.err
+
+    def with_options(self, *options: str) -> "Podman":
+        """The same podman with more global options."""
+        out = copy.copy(self)
+        out._options = options
+        return out
 
     def podman(self, runtime: str, *argv: str) -> Ran:
         where = [
@@ -111,7 +120,8 @@ class Podman(Engine):
         how = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=file"]
         choice = [f"--runtime={runtime}"] if runtime else []
         return _ran(
-            [*self._enter, "podman", *where, *how, *choice, *argv], {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+            [*self._enter, "podman", *where, *how, *self._options, *choice, *argv],
+            {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"},
         )
 
     def run(
@@ -132,9 +142,9 @@ class Podman(Engine):
 
 
 @contextmanager
-def docker(root: str, directory: Path, runtimes: dict[str, str]) -> Iterator[Docker]:
+def docker(root: str, directory: Path, runtimes: dict[str, str], path: str = "") -> Iterator[Docker]:
     """A dockerd in *root*, stopped at the end."""
-    running = Docker(root, directory, runtimes)
+    running = Docker(root, directory, runtimes, path)
     try:
         running.ready()
         yield running

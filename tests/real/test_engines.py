@@ -1,13 +1,14 @@
 """Docker and podman of three generations, gpushim as the runtime they are given."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.real import image
-from tests.real.bed import Ran
+from tests.real.bed import BIN, Ran
 from tests.real.conftest import SeedNode, recorder
 from tests.real.engines import Docker, Podman, docker
 
@@ -47,6 +48,33 @@ def test_docker_runs_a_plain_container_untouched(dockerd: Docker) -> None:
     assert answers(dockerd.run("gpushim", (), *ASKED)) == ["ENOENT"] * 3
     before = (dockerd.directory / "gpushim.before.json").read_bytes()
     assert (dockerd.directory / "record-runc/runc.json").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def docker_with_hook(
+    root: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Docker, SeedNode]]:
+    """A dockerd that finds NVIDIA's hook, which is ours under its name."""
+    directory = Path(tmp_path_factory.mktemp("g"))
+    seed = SeedNode(directory / "node")
+    hook = seed.hook(directory / "bin/nvidia-container-runtime-hook")
+    with docker(root, directory, {}, path=str(Path(hook).parent)) as running:
+        yield running
+
+
+def test_docker_gpus_gives_them_by_the_hook(docker_with_hook: Docker) -> None:
+    ran = docker_with_hook.run("runc", (), *ASKED, options=("--gpus=device=0",))
+
+    assert answers(ran) == ["ENXIO", "ENXIO", "ENXIO"]
+
+
+def test_docker_shows_what_the_hook_refuses(docker_with_hook: Docker) -> None:
+    ran = docker_with_hook.run(
+        "runc", ("NVIDIA_MIG_MONITOR_DEVICES=all",), "/bin/true", options=("--gpus=all",)
+    )
+
+    assert ran.code == 125
+    assert "GS0301: NVIDIA_MIG_MONITOR_DEVICES: refused" in ran.err
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +149,20 @@ def test_podman_annotations_of_the_user_ask_for_nothing(podman: Podman) -> None:
     )
     config = json.loads((podman.directory / "record-runc/runc.json").read_text())
     assert "dev.gpushim/injected" not in config["annotations"]
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_podman_gives_one_gpu_by_hooks_d(podman: Podman, runtime: str) -> None:
+    """As `gpushim hook install podman` writes it, for the engine's plain runtime."""
+    node = podman.directory / "by-hook"
+    seed = SeedNode(node) if not node.exists() else None
+    hooks = node / "hooks.d"
+    if seed is not None:
+        options = ["--config", seed.env["GPUSHIM_CONFIG"], "--state", seed.env["GPUSHIM_STATE"]]
+        command = [str(BIN / "gpushim"), "hook", "install", "podman", "--directory", str(hooks), *options]
+        subprocess.run(command, check=True, capture_output=True)
+    with_hooks = podman.with_options(f"--hooks-dir={hooks}")
+
+    assert answers(with_hooks.run(runtime, ONE, *ASKED)) == ["ENXIO", "ENXIO", "ENOENT"]
+    assert answers(with_hooks.run(runtime, (), *ASKED)) == ["ENOENT"] * 3
+    assert not (node / "state/hook.log").exists()

@@ -41,6 +41,7 @@ GPU = {
 # What a hook that gives a container something pays for.
 HOOK = {
     "_socket",
+    "errno",
     "gpushim.edits",
     "gpushim.log",
     "gpushim.record",

@@ -125,15 +125,27 @@ def test_what_makes_no_sense_is_an_error(tmp_path: Path, data: bytes, message: s
     assert message in str(caught.value)
 
 
+def slowly(connection: socket.socket, asked: bytes) -> None:
+    for _ in range(10):
+        connection.sendall(b"l")
+        time.sleep(0.1)
+
+
+def signals_for_ever(connection: socket.socket, asked: bytes) -> None:
+    for _ in range(50):
+        connection.sendall(reply("", [], kind=4))
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(
     "peer",
     [
         pytest.param(lambda connection: time.sleep(1), id="says-nothing"),
-        pytest.param(greeted(lambda connection, _: time.sleep(1)), id="greets-and-says-nothing"),
-        pytest.param(greeted(lambda c, _: [(c.sendall(b"l"), time.sleep(0.1)) for _ in range(10)] and None), id="says-it-slowly"),
-        pytest.param(greeted(lambda c, _: [(c.sendall(reply("", [], kind=4)), time.sleep(0.02)) for _ in range(50)] and None), id="signals-for-ever"),
+        pytest.param(greeted(lambda connection, asked: time.sleep(1)), id="greets-and-says-nothing"),
+        pytest.param(greeted(slowly), id="says-it-slowly"),
+        pytest.param(greeted(signals_for_ever), id="signals-for-ever"),
     ],
-)  # fmt: skip
+)
 def test_a_peer_that_does_not_answer_costs_the_deadline(tmp_path: Path, peer: Peer) -> None:
     started = time.monotonic()
 

@@ -51,9 +51,7 @@ def test_docker_runs_a_plain_container_untouched(dockerd: Docker) -> None:
 
 
 @pytest.fixture(scope="module")
-def docker_with_hook(
-    root: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Docker, SeedNode]]:
+def docker_with_hook(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     """A dockerd that finds NVIDIA's hook, which is ours under its name."""
     directory = Path(tmp_path_factory.mktemp("g"))
     seed = SeedNode(directory / "node")

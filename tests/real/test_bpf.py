@@ -507,7 +507,7 @@ def test_what_the_verifier_says_is_said(cgroup: Cgroup, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("source", "question"),
-    [pytest.param(ALLOW, "c 8:0 r", id="more"), pytest.param(DENY, "c 1:3 r", id="less")],
+    [pytest.param(ALLOW, "c 8:0 rw", id="more"), pytest.param(DENY, "c 1:3 rw", id="less")],
 )
 def test_a_program_that_comes_out_different_is_not_attached(
     cgroup: Cgroup,
@@ -525,6 +525,21 @@ def test_a_program_that_comes_out_different_is_not_attached(
         f"GS0725: {cgroup.path}: program {id} 'test': with c 195:255 rw in front it answers otherwise on "
         f"{question}; nothing is changed\n"
         "hint: this is a fault of gpushim: please report it with the output of bpftool prog dump xlated"
+    )
+    assert linux.device_programs(cgroup.fd)[1] == [id]
+
+
+def test_a_replacement_that_the_kernel_refuses(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a kernel before 5.6 does, which does not know the flag."""
+    id = cgroup.attach(systemd())
+    monkeypatch.setattr(linux, "BPF_REPLACE", 1 << 30)
+
+    with pytest.raises(Blocked) as raised:
+        bpf.widen(cgroup.fd, MIG)
+
+    assert str(raised.value) == (
+        f"GS0726: {cgroup.path}: program {id} 'test' cannot be replaced: Invalid argument\n"
+        f"hint: {ROOT_ONLY}, and Linux 5.6"
     )
     assert linux.device_programs(cgroup.fd)[1] == [id]
 

@@ -337,6 +337,22 @@ def test_no_entry_point_leaks_memory_or_descriptors(tmp_path: Path) -> None:
     os.close(fd)
 
 
+def test_a_program_that_may_not_be_loaded_is_a_permission_error() -> None:
+    """Having raised the limit on locked memory, or not been allowed to."""
+    program = """
+from gpushim import linux
+try:
+    linux.load_program(bytes.fromhex("b700000001000000" "9500000000000000"), b"GPL", "test")
+except PermissionError as problem:
+    print(problem.strerror, problem.filename)
+"""
+    done = subprocess.run(
+        ["unshare", "-Ur", sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "Operation not permitted bpf program\n"
+
+
 def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     checkout = Path(__file__).parent.parent
     write_access(tmp_path / "tree/mig/config")

@@ -62,6 +62,22 @@ HOOK = {
     "gpushim_hooks.state",
     "gpushim_hooks.systemd",
 }
+# And what a hook that asks or widens the device programs of a cgroup does.
+DEVICE_PROGRAMS = {
+    "_cffi_backend",
+    "errno",
+    "gpushim",
+    "gpushim._native",
+    "gpushim._native.lib",
+    "gpushim.errors",
+    "gpushim.linux",
+    "gpushim_hooks",
+    "gpushim_hooks.bpf",
+    "gpushim_hooks.emulator",
+    "gpushim_hooks.instructions",
+    "gpushim_hooks.program",
+    "gpushim_hooks.rule",
+}
 
 
 def loaded(program: str) -> set[str]:
@@ -87,6 +103,10 @@ def test_a_gpu_loads_only_what_it_needs() -> None:
         loaded("import gpushim.main, gpushim.node, gpushim.selection, gpushim.policy, gpushim.plan")
         <= HOT | GPU
     )
+
+
+def test_device_programs_load_only_what_they_need() -> None:
+    assert loaded("import gpushim_hooks.bpf") <= DEVICE_PROGRAMS
 
 
 def test_the_c_part_is_not_loaded_for_a_container_that_asks_for_nothing() -> None:

@@ -196,17 +196,19 @@ def _difference(program: Program, new: "list[Instruction]", rules: list[Rule]) -
 
 
 def _grid(rules: list[Rule]) -> "list[Question]":
-    """Questions around *rules*, and on devices that every container has or must not have."""
+    """Questions next to each of *rules* in each direction, and on devices of every kind of container."""
     places = [(1, 3), (5, 2), (8, 0), (136, 0)]
+    out = [("c", *place, access) for place in places for access in ("rw", "m")]
+    out += [("b", *place, "rw") for place in places]
     for rule in rules:
-        places += [(rule.major, max(rule.first - 1, 0)), (rule.major, min(rule.last + 1, LAST_MINOR))]
-        places += [
-            (rule.major, rule.first),
-            (rule.major + 1, rule.first),
-            (max(rule.major - 1, 0), rule.last),
+        type, major, first, access = rule.type, rule.major, rule.first, rule.asked()[-1]
+        out += [(type, major, first, other) for other in ("r", "w", "rw", "m")]
+        out += [("b" if type == "c" else "c", major, first, access)]
+        out += [
+            (type, major, minor, access) for minor in (first - 1, rule.last + 1) if 0 <= minor <= LAST_MINOR
         ]
-    out = [("c", *place, access) for place in dict.fromkeys(places) for access in ("r", "w", "rw", "m")]
-    return out + [("b", *place, "rw") for place in dict.fromkeys(places)]
+        out += [(type, other, first, access) for other in (major - 1, major + 1) if other > 0]
+    return list(dict.fromkeys(out))
 
 
 def _covers(rule: Rule, question: "Question") -> bool:

@@ -1,6 +1,5 @@
 """The system calls that Python's os lacks: the one importer of the C part (cffi_src/native.h)."""
 
-import errno
 import posix as os
 import sys
 
@@ -205,25 +204,25 @@ def program_info(program: int) -> tuple[int, str, bool, int, "bytes | None"]:
 
 def load_program(code: bytes, licence: bytes, name: str) -> int:
     """A descriptor of a new device program; OSError with what the verifier says."""
-    fd = _load(code, licence, name, ffi.NULL, 0)
-    if fd == -errno.EPERM and lib.gs_unlimit_memlock() == 0:
-        fd = _load(code, licence, name, ffi.NULL, 0)
+    label = name.encode()
+    fd: int = lib.gs_bpf_load(code, len(code), licence, label, ffi.NULL, 0)
     if fd >= 0:
         return fd
-    size = 1 << 16
+    import errno  # 0.1 ms that a program which loads does not pay
+
+    if fd == -errno.EPERM:
+        lib.gs_unlimit_memlock()  # as runc has it, which goes on where that is refused
+    size = 1 << 20
     log = ffi.new("char[]", size)
-    _load(code, licence, name, log, size)
+    for _ in range(5):  # EAGAIN: a signal came while the verifier ran (libbpf, sys_bpf_prog_load)
+        fd = lib.gs_bpf_load(code, len(code), licence, label, log, size)
+        if fd >= 0:
+            return fd
+        if fd != -errno.EAGAIN:
+            break
     lines = ffi.string(log).decode("ascii", "replace").splitlines()
     said = [line for line in lines if line and not line.startswith("processed ")]
     raise _error(fd, said[-1] if said else "bpf program")
-
-
-def _load(code: bytes, licence: bytes, name: str, log: "Any", size: int) -> int:
-    for _ in range(5):  # EAGAIN is a signal that the verifier would not wait for, as libbpf has it
-        fd: int = lib.gs_bpf_load(code, len(code), licence, name.encode(), log, size)
-        if fd != -errno.EAGAIN:
-            break
-    return fd
 
 
 def attach_program(cgroup: int, program: int, flags: int, replaced: int = -1) -> None:

@@ -72,6 +72,12 @@ class Cgroup:
         os.close(program)
         return id
 
+    def detach(self, id: int) -> None:
+        """Take the program *id* off (BPF_PROG_DETACH)."""
+        program = linux.open_program(id)
+        _bpf(9, self.fd, program, 6)
+        os.close(program)
+
     def link(self, instructions: list[Instruction], name: str = "linked") -> int:
         """A descriptor of a link that holds such a program here (BPF_LINK_CREATE)."""
         program = linux.load_program(encode(instructions), b"GPL", name)

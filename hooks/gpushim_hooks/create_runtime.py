@@ -4,9 +4,12 @@ Source: OCI runtime-spec, config.md, "createRuntime Hooks": the mount namespace 
 done yet; runc and crun have made the cgroup by then.
 """
 
+import posix as os
+
 from gpushim import bundle, log, record
 from gpushim.edits import AddGroup, AllowDevice
-from gpushim.resolution import Resolution, audit, resolve
+from gpushim.errors import InvalidState
+from gpushim.resolution import Resolution, audit, in_user_namespace, resolve
 from gpushim_hooks import access, live
 from gpushim_hooks.container import open_container
 from gpushim_hooks.rule import LAST_MINOR, Rule
@@ -38,6 +41,12 @@ def create_runtime(state: "State", settings: "dict[str, Any]", state_dir: str) -
 
 
 def _give(state: "State", config: "dict[str, Any]", resolution: Resolution) -> None:
+    if os.geteuid() != 0 or in_user_namespace():
+        raise InvalidState(
+            "GS0770",
+            "only root of this host can give a living container devices and rules",
+            hint="without root: `gpushim-hook create-container` as a hook of createContainer",
+        )
     container = open_container(state.pid, config, state.bundle)
     rules = [_rule(edit) for edit in resolution.edits if isinstance(edit, AllowDevice)]
     resolution.warnings += access.allow(container.pid, rules)

@@ -65,7 +65,7 @@ def resolve(
     from gpushim.policy import Subject, judge
 
     engine = settings["gpushim.runtimes"].get(handler, {}).get("engine") or settings["gpushim.engine"]
-    subject = Subject(config, nested=_in_user_namespace(), engine=engine)
+    subject = Subject(config, nested=in_user_namespace(), engine=engine)
     out.verdicts = judge(out.request, subject, settings)
     granted = _granted(out)
     if granted is None:
@@ -162,7 +162,7 @@ def audit(command: str, container_id: str, resolution: Resolution) -> None:
         log.audit(f"{command} {container_id}: {verdict.kind}: {verdict.describe()}")
 
 
-def _in_user_namespace() -> bool:
+def in_user_namespace() -> bool:
     """Whether this process lives in a user namespace other than the first (user_namespaces(7), uid_map)."""
     fd = os.open("/proc/self/uid_map", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from gpushim import bundle, linux, node, record
+from gpushim import bundle, linux, node, records
 from gpushim.ctl import cgroup_view
 from gpushim.ctl.cgroup_view import Answer, CgroupView
 from gpushim.ctl.containers import Running
@@ -77,7 +77,7 @@ class View:
 
     def _take_record(self, state_dir: str) -> None:
         assert self.running is not None
-        for one in record.read_all(state_dir):
+        for one in records.read_all(state_dir):
             if one["id"] == self.running.id and one["bundle"] in ("", self.running.bundle or one["bundle"]):
                 for path, major, minor, access in one["devices"]:
                     self.add(path, major, minor, access, "record")

@@ -247,7 +247,6 @@ def _ancestors(cgroup: int, own: list[int], everything: list[Program], wanted: l
     out = []
     for program in everything:
         if program.id in own:
-            own.remove(program.id)  # one program may be attached to an ancestor too
             continue
         where = f"{_owner(cgroup, program.id)}: {program.describe()}"
         try:

@@ -67,9 +67,8 @@ def effective(cgroup: int) -> list[Program]:
 
 def ask(programs: list[Program], question: "Question") -> "bool | None":
     """Whether all of *programs* allow what is asked; None where none denies and one cannot be known."""
-    type, major, minor, access = question
-    if major == minor == 0 and (type == "c" or access != "m"):
-        return True  # the kernel does not ask: security/device_cgroup.h, i_rdev and WHITEOUT_DEV
+    if question[:3] == ("c", 0, 0):
+        return True  # not asked: include/linux/device_cgroup.h, i_rdev and WHITEOUT_DEV; block/bdev.c asks
     answers = [program.answer(question) for program in programs]
     if False in answers:
         return False

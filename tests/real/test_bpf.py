@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -542,15 +543,40 @@ def test_somebody_else_who_replaces_the_program_costs_tries(cgroup: Cgroup) -> N
     descriptors = os.listdir("/proc/self/fd")
     replaced = 0
 
-    with replacer(cgroup, 0.002):
-        for _ in range(200):
+    with replacer(cgroup, 0.01):
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
             outcome = bpf.widen(cgroup.fd, MIG)
             replaced += len(outcome.replaced)
             assert outcome.obstacles == []
             assert len(linux.device_programs(cgroup.fd)[1]) == 1
 
-    assert replaced > 50, "nobody was in our way"
+    assert replaced > 10, "nobody was in our way"
     assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+
+
+@pytest.mark.parametrize("flags", [0, linux.BPF_OVERRIDE], ids=["none", "override"])
+def test_a_program_that_stands_alone_and_was_just_replaced_is_not_lost(
+    cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    cgroup.attach(systemd(), "old", flags=flags)
+    others = iter([systemd([("c", 10, 200, "rwm")])])
+    load_all = bpf._load_all
+
+    def slowly(cgroup_fd: int, lacking: Any, loaded: Any) -> None:
+        load_all(cgroup_fd, lacking, loaded)
+        for other in others:
+            cgroup.attach(other, "new", flags=flags)
+
+    monkeypatch.setattr(bpf, "_load_all", slowly)
+
+    outcome = bpf.widen(cgroup.fd, MIG)
+
+    assert (len(outcome.replaced), outcome.obstacles) == (1, [])
+    (program,) = attached(cgroup.fd)
+    assert program.name == "new"
+    asked = [("c", 10, 200, "rw"), ("c", 1, 3, "rw"), ("c", 511, 1, "r")]
+    assert [program.answer(question) for question in asked] == [True, False, True] == cgroup.kernel(asked)
 
 
 def test_a_program_that_never_holds_still_is_said(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,7 +612,15 @@ def test_what_the_verifier_says_is_said(cgroup: Cgroup, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("source", "question"),
-    [pytest.param(ALLOW, "c 8:0 rw", id="more"), pytest.param(DENY, "c 1:3 rw", id="less")],
+    [
+        pytest.param(ALLOW, "c 8:0 rw", id="more"),
+        pytest.param(DENY, "c 1:3 rw", id="less"),
+        pytest.param(prologue([Rule(195, 255, 255, "m")]) + systemd(), "c 195:255 m", id="access"),
+        pytest.param(prologue([Rule(195, 254, 255, "rw")]) + systemd(), "c 195:254 rw", id="below"),
+        pytest.param(prologue([Rule(195, 255, 256, "rw")]) + systemd(), "c 195:256 rw", id="above"),
+        pytest.param(prologue([Rule(194, 255, 255, "rw")]) + systemd(), "c 194:255 rw", id="major"),
+        pytest.param(prologue([Rule(195, 255, 255, "rw", "b")]) + systemd(), "b 195:255 rw", id="block"),
+    ],
 )
 def test_a_program_that_comes_out_different_is_not_attached(
     cgroup: Cgroup,

@@ -26,23 +26,22 @@ class Cgroups:
         self.unit = ""
 
     def v1_directories(self) -> list[str]:
-        """The process's own, and its unit's where that is another one.
+        """The process's own and its unit's, the last the one where later processes of the container start.
 
-        systemd leaves a process in a slice of whose devices it does not know yet, while the runtime has made
-        the unit's directory and starts all later processes of the container there.
+        crun makes a cgroup below its unit's. And systemd leaves a process in a slice of whose devices it does
+        not know yet, while runc has made the unit's directory and starts all later processes there.
         """
-        out = [self.v1]
         unit = self.v1_top + self.unit
-        if self.unit.endswith((".scope", ".service")) and unit != self.v1 and _is_directory(unit):
-            out.append(unit)
-        return out
+        if unit == self.v1 or not self.unit.endswith((".scope", ".service")) or not _is_directory(unit):
+            return [self.v1]
+        return [unit, self.v1] if self.v1.startswith(f"{unit}/") else [self.v1, unit]
 
     def v2_directories(self) -> list[str]:
-        """The process's own, and those above it up to its unit's: crun makes one below its scope."""
+        """From its unit's down to the process's own: crun makes one below its scope."""
         out = [self.v2]
         while not out[-1].endswith((".scope", ".service")) and len(out[-1]) > len(self.v2_top):
             out.append(out[-1].rpartition("/")[0])
-        return out if out[-1].endswith((".scope", ".service")) else [self.v2]
+        return out[::-1] if out[-1].endswith((".scope", ".service")) else [self.v2]
 
 
 def find(pid: int) -> Cgroups:

@@ -179,7 +179,10 @@ until "$@" state "$name" | grep -q stopped; do sleep 0.01; done
 
 
 # Of Debian 13 on, docker.io is the daemon alone.
-PACKAGES = ("runc", "crun", "containerd", "docker.io", "docker-cli", "podman", "conmon", "iptables", "procps")
+PACKAGES = (
+    *("runc", "crun", "containerd", "docker.io", "docker-cli", "podman", "conmon", "iptables", "procps"),
+    *("systemd", "dbus-daemon", "dbus-system-bus-common"),
+)
 
 
 def root_of(suite: str) -> str:

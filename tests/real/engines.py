@@ -42,6 +42,10 @@ class Engine:
         self.directory = directory
         self._enter = _enter(root, directory)
 
+    def run_here(self, *argv: str, env: dict[str, str]) -> Ran:
+        """*argv* where the engine runs."""
+        return _ran([*self._enter, *argv], env)
+
     def version(self, program: str) -> tuple[int, int]:
         text = _ran([*self._enter, program, "--version"], {}).out
         found = re.search(r"(\d+)\.(\d+)", text)
@@ -111,7 +115,7 @@ class Podman(Engine):
         out._options = options
         return out
 
-    def podman(self, runtime: str, *argv: str) -> Ran:
+    def command(self, runtime: str, *argv: str) -> list[str]:
         where = [
             f"--root={self.directory}/root",
             f"--runroot={self.directory}/run",
@@ -119,10 +123,10 @@ class Podman(Engine):
         ]
         how = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=file"]
         choice = [f"--runtime={runtime}"] if runtime else []
-        return _ran(
-            [*self._enter, "podman", *where, *how, *self._options, *choice, *argv],
-            {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"},
-        )
+        return ["podman", *where, *how, *self._options, *choice, *argv]
+
+    def podman(self, runtime: str, *argv: str) -> Ran:
+        return self.run_here(*self.command(runtime, *argv), env={"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"})
 
     def run(
         self,

@@ -12,11 +12,42 @@ from typing import Any
 
 from tests.real.bed import BIN, ENGINES, Bed, Cell, Ran, need
 
-# systemd 258 knows no cgroup v1 any more, and crun needs the bus, which is not started here.
-CELLS = [Cell("host", "runc", "v1"), Cell("host", "runc", "v2"), Cell("sid", "runc", "v2")]
+# systemd 258 knows no cgroup v1 any more.
+CELLS = [
+    *[Cell("host", "runc", "v1"), Cell("host", "runc", "v2"), Cell("sid", "runc", "v2")],
+    *[
+        Cell("host", "crun", "v1"),
+        Cell("host", "crun", "v2"),
+        Cell("trixie", "crun", "v2"),
+        Cell("sid", "crun", "v2"),
+    ],
+]
 
-_TARGETS = ("basic", "default", "exit", "shutdown", "sysinit", "umount")
+# crun since 1.23 pins its device program for systemd, which attaches that one again at each reload.
+PINNING = Cell("sid", "crun", "v2")
+
+_UNITS = {
+    **{
+        f"{name}.target": ""
+        for name in ("basic", "default", "exit", "shutdown", "sysinit", "sockets", "umount")
+    },
+    # crun speaks to systemd by the bus alone.
+    "dbus.socket": "[Socket]\nListenStream=/run/dbus/system_bus_socket\n",
+    "dbus.service": "[Service]\nType=notify\nNotifyAccess=main\nExecStart=/usr/bin/dbus-daemon --system "
+    "--address=systemd: --nofork --nopidfile --systemd-activation\n",
+}
 _number = itertools.count()
+
+# A /dev of this mount namespace's own, with what a runtime needs and the nodes below the directory $0.
+OWN_DEV = """
+mkdir -p /run/dev
+mount -t tmpfs -o mode=755 tmpfs /run/dev
+for one in null zero full random urandom tty; do cp -a /dev/$one /run/dev/; done
+mkdir /run/dev/pts /run/dev/char /run/dev/shm /run/dev/mqueue
+mount --bind /dev/pts /run/dev/pts
+cp -a "$0"/. /run/dev/
+mount --rbind /run/dev /dev
+"""
 
 # Every cgroup below TOP, of whichever version; those of processes that are just ending take a moment.
 REMOVE = """mkdir -p /run/gpushim-cgroup2
@@ -39,8 +70,8 @@ class SystemdBed(Bed):
         super().__init__(cell, directory)
         units = directory / "units"
         units.mkdir()
-        for name in _TARGETS:
-            (units / f"{name}.target").write_text("[Unit]\nDefaultDependencies=no\n")
+        for name, text in _UNITS.items():
+            (units / name).write_text(f"[Unit]\nDefaultDependencies=no\n{text}")
         shared = [str(directory)]
         if self.root != "/":
             shared += [str(BIN.parent), sys.base_prefix]
@@ -53,6 +84,9 @@ class SystemdBed(Bed):
             stderr=self.log,
         )
         self.pid = self._first_process()
+        for unit in ("dbus.socket", "dbus.service"):
+            started = self.enter("systemctl", "start", unit)
+            assert started.code == 0, started.err + Path(self.log.name).read_text()
 
     def _first_process(self) -> int:
         """Process 1 as this host numbers it, once it answers."""
@@ -92,8 +126,13 @@ class SystemdBed(Bed):
             err.seek(0)
             return Ran(done.returncode, out.read(), err.read())
 
-    def start(self, bundle: Path) -> "Scope":
-        """The container of *bundle*, running until it is killed; AssertionError where it does not start."""
+    def own_dev(self, nodes: Path) -> None:
+        """From here on the nodes below *nodes* are in the host's /dev, as the commands of this bed see it."""
+        done = self.enter("sh", "-ec", OWN_DEV, str(nodes))
+        assert done.code == 0, done.err
+
+    def start(self, bundle: Path, program: str = "", *, env: dict[str, str] | None = None) -> "Scope":
+        """The container of *bundle* by *program*, running until it is killed; AssertionError if it does not."""
         config = json.loads((bundle / "config.json").read_text())
         name = f"t{os.getpid()}-{next(_number)}"
         items = config["process"]["args"][1:]
@@ -103,7 +142,7 @@ class SystemdBed(Bed):
         scope = Scope(self, name, items)
         # Nobody waits for it: the engine's own way is create and start too.
         for step in (["create", "--bundle", str(bundle)], ["start"]):
-            ran = scope.runtime(*step)
+            ran = scope.runtime(*step, program=program, env=env)
             assert ran.code == 0, ran.err
         return scope
 
@@ -117,19 +156,19 @@ class Scope:
         self.unit = f"gpushim-{name}.scope"
         self.items = items
 
-    def runtime(self, command: str, *args: str) -> Ran:
-        """*command* of the low-level runtime on this container."""
+    def runtime(self, command: str, *args: str, program: str = "", env: dict[str, str] | None = None) -> Ran:
+        """*command* of the low-level runtime, or of *program*, on this container."""
         root = str(self.bed.directory / "run")
-        argv = [self.bed.runtime, "--systemd-cgroup", "--root", root, command]
+        argv = [program or self.bed.runtime, "--systemd-cgroup", "--root", root, command]
         # An exec has its command line behind the name.
         behind = [self.name, *args] if command == "exec" else [*args, self.name]
-        return self.bed.enter(*argv, *behind)
+        return self.bed.enter(*argv, *behind, env=env)
 
-    def opens(self) -> dict[str, str]:
+    def opens(self) -> Ran:
         """What a process in it can open now."""
         ran = self.runtime("exec", "/opens", *self.items)
         assert ran.code == 0, ran.err
-        return ran.opens
+        return ran
 
     def systemctl(self, *args: str) -> None:
         ran = self.bed.enter("systemctl", *args)

@@ -4,13 +4,14 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.real import image
 from tests.real.bed import BIN, Ran
 from tests.real.conftest import SeedNode, recorder
-from tests.real.engines import Docker, Podman, docker
+from tests.real.engines import NAME, Docker, Engine, Podman, docker
 
 ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility")
 ASKED = ("/opens", "/dev/nvidia0:rw", "/dev/nvidia-caps/nvidia-cap66:r", "/dev/nvidia-uvm:rw")
@@ -64,6 +65,37 @@ def test_docker_gpus_gives_them_by_the_hook(docker_with_hook: Docker) -> None:
     ran = docker_with_hook.run("runc", (), *ASKED, options=("--gpus=device=0",))
 
     assert answers(ran) == ["ENXIO", "ENXIO", "ENXIO"]
+
+
+def test_docker_update_leaves_what_the_hook_gave_and_devices_knows_dockers_ids(
+    docker_with_hook: Docker,
+) -> None:
+    dockerd = docker_with_hook
+    options = ["--network=host", "--runtime=runc", "--gpus=device=0"]
+    started = dockerd.docker("run", "-d", "--name=updated", *options, NAME, "/opens", "wait")
+    assert started.code == 0, started.err
+    root = ("--root", f"{dockerd.directory}/exec/runtime-runc/moby")
+
+    def asked() -> list[str]:
+        return answers(dockerd.docker("exec", "updated", *ASKED))
+
+    assert asked() == ["ENXIO"] * 3
+    updated = dockerd.docker("update", "--cpu-shares=512", "updated")
+    assert updated.code == 0, updated.err
+    assert asked() == ["ENXIO"] * 3
+    code, report = devices(dockerd, started.out.strip()[:12], *root)
+    assert (code, report["container"]["id"]) == (0, started.out.strip())
+    assert {row["opens"] for row in report["devices"] if row["asked"]} == {True}
+    dockerd.docker("rm", "-f", "updated")
+
+
+def devices(engine: Engine, *args: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and report of `gpushim devices --json` in the engine's own view."""
+    config = engine.directory / "node/config.toml"
+    env = {"GPUSHIM_CONFIG": str(config), "GPUSHIM_STATE": str(engine.directory / "node/state")}
+    ran = engine.run_here(str(BIN / "gpushim"), "devices", "--json", *args, env=env)
+    assert ran.out.startswith("{"), ran.err
+    return ran.code, json.loads(ran.out)
 
 
 def test_docker_shows_what_the_hook_refuses(docker_with_hook: Docker) -> None:
@@ -164,3 +196,29 @@ def test_podman_gives_one_gpu_by_hooks_d(podman: Podman, runtime: str) -> None:
     assert answers(with_hooks.run(runtime, ONE, *ASKED)) == ["ENXIO", "ENXIO", "ENOENT"]
     assert answers(with_hooks.run(runtime, (), *ASKED)) == ["ENOENT"] * 3
     assert not (node / "state/hook.log").exists()
+
+
+# sh -c ASK GPUSHIM PODMAN...: in one view, since each has a /run of its own, where runtimes keep their state.
+ASK = """gpushim=$0
+id=$("$@" run -d --network=host --ulimit=nofile=1024:1024 --ulimit=nproc=1024:1024 --env=$ASKS $IMAGE /opens wait)
+$gpushim devices --json "$id"
+echo "$?" "$id"
+"$@" rm -f -t 0 "$id" >/dev/null
+"""
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_devices_knows_podmans_ids(podman: Podman, runtime: str) -> None:
+    node = podman.directory / "node"
+    env = {"GPUSHIM_CONFIG": f"{node}/config.toml", "GPUSHIM_STATE": f"{node}/state"}
+    command = podman.command(str(podman.directory / f"shim-{runtime}"))
+
+    ran = podman.run_here(
+        "sh", "-c", ASK, str(BIN / "gpushim"), *command, env=env | {"ASKS": ONE[0], "IMAGE": NAME}
+    )
+
+    text, _, last = ran.out.rstrip().rpartition("\n")
+    code, id = last.split()
+    report = json.loads(text)
+    assert (code, report["container"]["id"]) == ("0", id)
+    assert {row["opens"] for row in report["devices"] if row["asked"]} == {True}

@@ -1,14 +1,12 @@
 """Row 4 of the report's table, and the rest of it, by the hook alone: a plain runtime, a bundle with one hook."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.real.bed import BIN, Bed, Ran
-from tests.real.systemd import CELLS as SYSTEMD_CELLS
-from tests.real.systemd import SystemdBed
 from tests.real.test_seed import (
     CONFIG,
     CONFIGURED,
@@ -31,11 +29,16 @@ class Hooked(Seed):
 
     stage = "createRuntime"
     command = "create-runtime"
+    before = ""  # a command that is run in front of the hook, in a mount namespace of its own
 
     def hook(self) -> dict[str, Any]:
         options = ["--config", self.env["GPUSHIM_CONFIG"], "--state", self.env["GPUSHIM_STATE"]]
         path = str(BIN / "gpushim-hook")
-        return {"path": path, "args": [path, *options, self.command], "env": ["PATH=/usr/bin:/bin"]}
+        args = [path, *options, self.command]
+        if self.before:
+            script = f'{self.before} && exec "$@"'
+            path, args = "/usr/bin/unshare", ["unshare", "--mount", "sh", "-c", script, "sh", *args]
+        return {"path": path, "args": args, "env": ["PATH=/usr/bin:/bin"]}
 
     def bundle(self, *env: str, change: Change = lambda config: None, **more: Any) -> Path:
         def with_hook(config: dict[str, Any]) -> None:
@@ -58,15 +61,6 @@ def hooked(bed: Bed) -> Hooked:
     return Hooked(bed, bed.directory / f"hooked{len(list(bed.directory.iterdir()))}")
 
 
-@pytest.fixture(scope="module", params=SYSTEMD_CELLS, ids=str)
-def systemd_bed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SystemdBed]:
-    bed = SystemdBed(request.param, tmp_path_factory.mktemp(f"systemd-{request.param}"))
-    yield bed
-    bed.stop()
-
-
 def test_row_4_the_reporters_pod_by_the_hook_alone(hooked: Hooked) -> None:
     assert hooked.opens(*REPORTER, admin=True) == GPU | INSTANCES | MONITORED | NOT_CONFIGURED
     assert hooked.log == ""
@@ -86,24 +80,3 @@ def test_privileged(hooked: Hooked) -> None:
     nodes = dict.fromkeys(GPU | INSTANCES | MONITORED, "ENXIO")
     absent = {"cap1:r": "ENOENT", "cap1:w": "ENOENT"}
     assert opens == nodes | absent | {"caps:1:r": "ENXIO", "caps:500:r": "ENXIO"}
-
-
-def test_systemd_does_not_take_the_access_away(systemd_bed: SystemdBed) -> None:
-    hooked = Hooked(systemd_bed, systemd_bed.directory / "node")
-    expected = GPU | INSTANCES | MONITORED | NOT_CONFIGURED
-    scope = systemd_bed.start(hooked.bundle(*REPORTER, admin=True))
-
-    def opens() -> dict[str, str]:
-        return hooked.named(Ran(0, "".join(f"{k} {v}\n" for k, v in scope.opens().items()), ""))
-
-    assert opens() == expected
-    scope.systemctl("daemon-reload")
-    assert opens() == expected
-    scope.systemctl("set-property", "--runtime", scope.unit, "CPUWeight=77")
-    assert opens() == expected
-    scope.systemctl("daemon-reexec")
-    assert opens() == expected
-    scope.runtime("update", "--pids-limit", "99")
-    assert opens() == expected
-    assert hooked.log == ""
-    scope.delete()

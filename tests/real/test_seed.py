@@ -29,10 +29,11 @@ class Seed:
         self.bed = bed
         self.node: Node = fakenode.build(directory, "seed", avoid=fakenode.real_majors())
         lines = ["[nvidia-container-runtime]", f'runtimes = ["{bed.runtime}"]', *settings]
-        with (directory / "config.toml").open("a") as file:
+        self.settings = directory / "config.toml"
+        with self.settings.open("a") as file:
             file.write("\n".join(lines) + "\n")
         self.env = {
-            "GPUSHIM_CONFIG": str(directory / "config.toml"),
+            "GPUSHIM_CONFIG": str(self.settings),
             "GPUSHIM_STATE": str(directory / "state"),
         }
 

@@ -79,7 +79,9 @@ class CgroupView:
 def of_process(pid: int, rules: Rules | None) -> CgroupView:
     """The cgroups of *pid*."""
     found = cgroup.find(pid)
-    return CgroupView(found.v1, found.v2, found.v2_top, rules)
+    # Of a unit, where systemd left the first process elsewhere, what each later process finds.
+    v1 = found.v1_directories()[-1] if found.v1 else ""
+    return CgroupView(v1, found.v2, found.v2_top, rules)
 
 
 def of_directory(path: str) -> CgroupView:

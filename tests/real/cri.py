@@ -64,6 +64,11 @@ class Containerd:
         )
         assert done.returncode == 0, done.stderr
 
+    def run_here(self, *argv: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+        """*argv* where this containerd runs, with its /run."""
+        command = ["nsenter", "-t", str(self._process.pid), "-m", "--", *argv]
+        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+
     def _version(self) -> tuple[int, int]:
         done = subprocess.run(
             [*self._enter, "containerd", "--version"], capture_output=True, text=True, check=True

@@ -1,5 +1,6 @@
 """The reporter's pod as Kubernetes starts it: through containerd's CRI, gpushim as the runtime handler."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import grpc
 import pytest
 
 from tests import fakenode
+from tests.real.bed import BIN
 from tests.real.conftest import SeedNode, recorder
 from tests.real.cri import Containerd, containerd
 
@@ -46,6 +48,18 @@ def test_the_reporters_pod(engine: tuple[Containerd, SeedNode]) -> None:
         out = pod.execute(container, "/opens", *items)
 
     assert [line.rsplit(" ", 1)[1] for line in out.splitlines()] == ["ENXIO", "ENXIO", "ENOENT", "EPERM", "ENXIO", "EPERM"]  # fmt: skip
+
+
+def test_devices_knows_containerds_ids(engine: tuple[Containerd, SeedNode]) -> None:
+    running, seed = engine
+
+    with running.pod("gpushim") as pod:
+        container = pod.start(ENV, capabilities=("SYS_ADMIN",))
+        done = running.run_here(str(BIN / "gpushim"), "devices", "--json", container[:13], env=seed.env)
+
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["container"]["id"]) == (0, container)
+    assert {row["opens"] for row in report["devices"] if row["asked"]} == {True}
 
 
 def test_the_same_privileged(engine: tuple[Containerd, SeedNode]) -> None:

@@ -143,33 +143,36 @@ static int open_root(const struct gs_place *place)
 	return -1;
 }
 
-/* Directories of path below root, made where they are missing; no link is followed, since the image could have planted
- * it.
+/*
+ * The directory of path below root, made with those above it where it is missing. For a node no link is followed, since
+ * /dev is no place for one and the image could have planted it; for a bind a link leads where it leads in the root.
  */
-static int open_parent(int root, const char *path, struct done *done)
+static int open_parent(int root, const struct gs_item *item, struct done *done)
 {
+	uint64_t resolve = *item->source ? RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
+					 : RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS;
 	int here = fcntl(root, F_DUPFD_CLOEXEC, 0);
-	const char *slash;
+	char path[4096];
 
-	while (here >= 0 && (path += *path == '/', slash = strchr(path, '/'))) {
-		char name[256];
+	if (strlen(item->path) >= sizeof(path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	strcpy(path, item->path + 1);
+	for (char *slash = strchr(path, '/'); here >= 0 && slash; slash = strchr(slash + 1, '/')) {
+		const char *name;
 		int next;
 
-		if ((size_t) (slash - path) >= sizeof(name)) {
-			errno = ENAMETOOLONG;
-			return -1;
-		}
-		memcpy(name, path, (size_t) (slash - path));
-		name[slash - path] = '\0';
-		if (mkdirat(here, name, 0755) == 0)
+		*slash = '\0';
+		name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+		next = sys_openat2(root, path, O_PATH | O_DIRECTORY, resolve);
+		if (next < 0 && errno == ENOENT && mkdirat(here, name, 0755) == 0) {
 			done->directories++;
-		else if (errno != EEXIST)
-			return -1;
-		next = sys_openat2(here, name, O_PATH | O_DIRECTORY,
-				   RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS);
+			next = sys_openat2(root, path, O_PATH | O_DIRECTORY, resolve);
+		}
 		close(here);
 		here = next;
-		path = slash;
+		*slash = '/';
 	}
 	return here;
 }
@@ -235,7 +238,7 @@ static int put(int root, const struct gs_place *place, const struct gs_item *ite
 {
 	int target, there, error;
 
-	done->parent = open_parent(root, item->path, done);
+	done->parent = open_parent(root, item, done);
 	if (done->parent < 0)
 		return -1;
 	if (is_hosts(done->parent, place)) {

@@ -58,6 +58,11 @@ struct gs_bpf_info {
 	char name[...];
 };
 
+struct gs_elf {
+	int bits, machine;
+	char soname[...];
+};
+
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
@@ -71,3 +76,4 @@ int gs_bpf_linked(unsigned long long cgroup, unsigned *out, int count);
 int gs_bpf_load(const void *code, int size, const char *licence, const char *name, char *log, int log_size);
 int gs_bpf_attach(int cgroup, int program, unsigned flags, int replaced);
 int gs_unlimit_memlock(void);
+int gs_elf(int fd, struct gs_elf *out);

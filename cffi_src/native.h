@@ -6,6 +6,7 @@
 
 #define GS_FILE_SIZE 4080
 #define GS_UUID_SIZE 96
+#define GS_SONAME_SIZE 256
 
 #define GS_NVML_DONE 0
 #define GS_NVML_LOAD 1	 /* the library cannot be loaded */
@@ -83,6 +84,12 @@ struct gs_bpf_info {
 	char name[BPF_OBJ_NAME_LEN + 1];
 };
 
+/* A shared object: bits of 32 or 64, machine as in elf(5), and its DT_SONAME. */
+struct gs_elf {
+	int bits, machine;
+	char soname[GS_SONAME_SIZE];
+};
+
 void gs_stat_many(const char *paths, int count, struct gs_stat *out);
 int gs_open_in_root(int root, const char *path, int flags, int mode);
 int gs_capabilities(const char *directory, struct gs_capability *out, int count);
@@ -96,3 +103,4 @@ int gs_bpf_linked(unsigned long long cgroup, unsigned *out, int count);
 int gs_bpf_load(const void *code, int size, const char *licence, const char *name, char *log, int log_size);
 int gs_bpf_attach(int cgroup, int program, unsigned flags, int replaced);
 int gs_unlimit_memlock(void);
+int gs_elf(int fd, struct gs_elf *out);

@@ -7,7 +7,7 @@ paths, since pivot_root(2) is not done yet. Rootless runtimes start no other hoo
 import errno
 import posix as os
 
-from gpushim import bundle
+from gpushim import bundle, rootfs
 from gpushim.edits import AddDevice, AllowDevice
 from gpushim.errors import InvalidState
 from gpushim.resolution import Resolution, resolve
@@ -32,6 +32,10 @@ def create_container(state: "State", settings: "dict[str, Any]", state_dir: str)
             hint="start `gpushim-hook create-runtime` as a hook of createRuntime",
         )
     if resolution.edits:
+        if resolution.work is not None:
+            resolution.warnings += rootfs.prepare(
+                {"root": found.config.get("root")}, state.bundle, resolution.work
+            )
         resolution.warnings += live.give(Inside(root_of(found.config, state.bundle)), resolution.edits)
         _check_cgroup(resolution)
     return resolution.warnings

@@ -92,6 +92,18 @@ def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:
     return fd
 
 
+def elf(fd: int, path: str) -> tuple[int, int, str]:
+    """Word size in bits, machine (elf(5), e_machine) and SONAME of the shared object *fd*; empty without one.
+
+    OSError ENOEXEC where it is none: bounded reads of its headers, whatever they say.
+    """
+    out = ffi.new("struct gs_elf *")
+    error = lib.gs_elf(fd, out)
+    if error < 0:
+        raise _error(error, path)
+    return out.bits, out.machine, ffi.string(out.soname).decode("utf-8", "replace")
+
+
 # What give() was at when something failed (native.h).
 PREPARE: int = lib.GS_LIVE_PREPARE
 ENTER: int = lib.GS_LIVE_ENTER

@@ -53,6 +53,11 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
         audit(call.command, call.container_id, resolution)
     if call.systemd_cgroup and resolution.selection is not None:
         _link(resolution, effective, runtime, state_dir)
+    if resolution.work is not None:
+        from gpushim import rootfs
+
+        # Before config.json: what fails here leaves that as it was.
+        resolution.warnings += rootfs.prepare(found.config, call.bundle, resolution.work)
     if resolution.edits:
         from gpushim import edits
 

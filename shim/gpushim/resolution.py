@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpushim.driver_files import RootWork
     from gpushim.edits import Edit
     from gpushim.identity import NvmlDevice
     from gpushim.node import Node
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class Resolution:
     """What was asked, what policy said, what the node has, and the edits that follow."""
 
-    __slots__ = ("edits", "identities", "node", "request", "selection", "verdicts", "warnings")
+    __slots__ = ("edits", "identities", "node", "request", "selection", "verdicts", "warnings", "work")
 
     def __init__(self) -> None:
         self.request: Request | None = None
@@ -31,6 +32,7 @@ class Resolution:
         self.identities: list[NvmlDevice] = []
         self.selection: Selection | None = None
         self.edits: list[Edit] = []
+        self.work: RootWork | None = None
         self.warnings: list[str] = []
 
     def describe(self) -> str:
@@ -89,7 +91,31 @@ def resolve(
         live=live,
     )
     out.warnings += out.selection.warnings + planned.warnings
+    _add_driver_files(granted, settings, state_dir, config, planned, out)
     return _finish(out, config, planned)
+
+
+def _add_driver_files(
+    request: "Request",
+    settings: "dict[str, Any]",
+    state_dir: str,
+    config: "dict[str, Any]",
+    planned: "Plan",
+    out: Resolution,
+) -> None:
+    from gpushim import driver
+
+    inventory = driver.read_driver(settings, state_dir)
+    if inventory is None:
+        return
+    from gpushim import driver_files
+
+    choice = driver_files.choose(inventory, request.capabilities, config)
+    planned.edits += choice.mounts
+    out.work = choice.work
+    assert out.selection is not None
+    out.selection.withheld += choice.withheld
+    out.warnings += choice.warnings
 
 
 def _granted(out: Resolution) -> "Request | None":

@@ -15,7 +15,9 @@ int main(int argc, char **argv)
 	struct gs_nvml_device devices[16];
 	struct gs_nvml_status status;
 	struct gs_bpf_info info;
+	const struct gs_place nowhere = {.ns = -1, .root = "/none"};
 	struct gs_stat stats[2];
+	struct gs_elf elf;
 	unsigned ids[2], flags;
 	char paths[4096];
 	int root, fd, n;
@@ -35,6 +37,15 @@ int main(int argc, char **argv)
 	n = gs_read_files(paths, 2, 50, 200, files);
 	printf("files %d %d %d %d\n", n, files[0].error, files[1].error, files[1].size > 0);
 	printf("too many %d\n", gs_read_files(paths, 1 << 20, 50, 200, files));
+	fd = open(argv[3], O_RDONLY);
+	n = gs_elf(fd, &elf);
+	printf("elf %d %d %s\n", n, elf.bits, elf.soname);
+	close(fd);
+	fd = open("/proc/version", O_RDONLY);
+	printf("elf %d\n", gs_elf(fd, &elf));
+	close(fd);
+	fd = gs_give(&nowhere, NULL, 0, 1000, &n);
+	printf("give %d %d\n", fd, n);
 	root = open(argv[1], O_PATH | O_DIRECTORY);
 	fd = gs_open_in_root(root, "../../mig", O_PATH, 0);
 	printf("root %d %d\n", fd >= 0, gs_open_in_root(root, "none", O_RDONLY, 0));

@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from gpushim import linux
 from gpushim._native import lib
 from tests import fakenode
+from tests.fakenode.driver import library
 
 PACKAGE = Path(linux.__file__).parent
 
@@ -353,6 +356,34 @@ except PermissionError as problem:
     assert done.stdout == "Operation not permitted bpf program\n"
 
 
+def test_a_shared_object_tells_its_soname(tmp_path: Path) -> None:
+    path = tmp_path / "x.so"
+    path.write_bytes(library("libx.so.7"))
+    fd = os.open(path, os.O_RDONLY)
+
+    bits, machine, soname = linux.elf(fd, str(path))
+
+    assert (bits, soname) == (64, "libx.so.7")
+    assert machine == {"x86_64": 62, "aarch64": 183}[os.uname().machine]
+
+
+@hypothesis.given(
+    at=st.integers(0, 20_000), patch=st.binary(min_size=1, max_size=8), size=st.integers(0, 20_000)
+)
+@hypothesis.settings(max_examples=300, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_no_header_makes_more_of_it_than_an_error(tmp_path: Path, at: int, patch: bytes, size: int) -> None:
+    path = tmp_path / "x.so"
+    data = library("libx.so.7")
+    path.write_bytes((data[:at] + patch + data[at + len(patch) :])[:size])
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        linux.elf(fd, str(path))
+    except OSError as problem:
+        assert (problem.errno, problem.filename) == (errno.ENOEXEC, str(path))
+    finally:
+        os.close(fd)
+
+
 def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     checkout = Path(__file__).parent.parent
     write_access(tmp_path / "tree/mig/config")
@@ -360,7 +391,8 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
     write_access(tmp_path / "tree/gpu0/mig/gi1/ci0/access", "x" * 300)
     os.mkfifo(tmp_path / "fifo")
     sources = [
-        str(checkout / f"cffi_src/{name}.c") for name in ("native", "bpf", "lost", "read_files", "nvml")
+        str(checkout / f"cffi_src/{name}.c")
+        for name in ("native", "bpf", "elf", "live", "lost", "read_files", "nvml")
     ]
     sources.append(str(checkout / "tests/native_driver.c"))
     flags = [
@@ -388,6 +420,9 @@ def test_a_build_with_sanitizers_finds_nothing(tmp_path: Path) -> None:
         f"capabilities 3 3 {-errno.ENOENT}",
         f"files 1 {errno.ETIMEDOUT} 0 1",
         f"too many {-errno.E2BIG}",
+        "elf 0 64 ",
+        f"elf {-errno.ENOEXEC}",
+        f"give {-errno.EBADF} 2",
         f"root 1 {-errno.ENOENT}",
         f"bpf {-errno.EBADF} {-errno.EBADF} {-errno.EBADFD} {-errno.EBADF}",
         "nvml 8 0 7",

@@ -38,6 +38,16 @@ GPU = {
     "gpushim.rules",
     "gpushim.selection",
 }
+# And where the driver's files are given: what finds them anew is started when they have changed.
+FILES = {
+    "_struct",
+    "errno",
+    "gpushim.driver",
+    "gpushim.driver_files",
+    "gpushim.ldcache",
+    "gpushim.rootfs",
+    "struct",
+}
 # What a hook that gives a container something pays for.
 HOOK = {
     "_socket",
@@ -111,6 +121,11 @@ def test_device_programs_load_only_what_they_need() -> None:
 
 def test_the_c_part_is_not_loaded_for_a_container_that_asks_for_nothing() -> None:
     assert "_cffi_backend" not in loaded("import gpushim.main")
+
+
+def test_the_drivers_files_load_only_what_they_need() -> None:
+    everything = "import gpushim.main, gpushim.driver, gpushim.driver_files, gpushim.rootfs, gpushim.ldcache"
+    assert loaded(everything) <= HOT | GPU | FILES
 
 
 def test_a_hook_loads_only_what_it_needs() -> None:

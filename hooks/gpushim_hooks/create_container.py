@@ -7,7 +7,7 @@ paths, since pivot_root(2) is not done yet. Rootless runtimes start no other hoo
 import errno
 import posix as os
 
-from gpushim import bundle, rootfs
+from gpushim import bundle
 from gpushim.edits import AddDevice, AllowDevice
 from gpushim.errors import InvalidState
 from gpushim.resolution import Resolution, resolve
@@ -33,6 +33,8 @@ def create_container(state: "State", settings: "dict[str, Any]", state_dir: str)
         )
     if resolution.edits:
         if resolution.work is not None:
+            from gpushim import rootfs
+
             resolution.warnings += rootfs.prepare(
                 {"root": found.config.get("root")}, state.bundle, resolution.work
             )

@@ -6,7 +6,7 @@ done yet; runc and crun have made the cgroup by then.
 
 import posix as os
 
-from gpushim import bundle, log, record, rootfs
+from gpushim import bundle, log, record
 from gpushim.edits import AddGroup, AllowDevice
 from gpushim.errors import InvalidState
 from gpushim.resolution import Resolution, audit, in_user_namespace, resolve
@@ -51,6 +51,8 @@ def _give(state: "State", config: "dict[str, Any]", resolution: Resolution) -> N
     rules = [_rule(edit) for edit in resolution.edits if isinstance(edit, AllowDevice)]
     resolution.warnings += access.allow(container.pid, rules)
     if resolution.work is not None:
+        from gpushim import rootfs
+
         # The root that the runtime has mounted in the container's namespace is the one that is seen here.
         resolution.warnings += rootfs.prepare(config, state.bundle, resolution.work)
     resolution.warnings += live.give(container, resolution.edits)

@@ -157,9 +157,19 @@ def test_a_peer_that_does_not_answer_costs_the_deadline(tmp_path: Path, peer: Pe
     assert 0.25 < took < 0.9
 
 
+def saying(data: bytes) -> Peer:
+    """A peer that says this whatever it is told."""
+
+    def peer(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(data)
+
+    return peer
+
+
 def test_a_peer_that_refuses_the_user(tmp_path: Path) -> None:
     with (
-        listening(tmp_path, lambda connection: connection.sendall(b"REJECTED EXTERNAL\r\n")) as path,
+        listening(tmp_path, saying(b"REJECTED EXTERNAL\r\n")) as path,
         pytest.raises(DBusError, match=r"^the peer does not accept this user$"),
     ):
         call(path)
@@ -167,7 +177,7 @@ def test_a_peer_that_refuses_the_user(tmp_path: Path) -> None:
 
 def test_a_greeting_without_an_end(tmp_path: Path) -> None:
     with (
-        listening(tmp_path, lambda connection: connection.sendall(b"x" * 4096)) as path,
+        listening(tmp_path, saying(b"x" * 4096)) as path,
         pytest.raises(DBusError, match=r"^the peer's greeting has no end$"),
     ):
         call(path)

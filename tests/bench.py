@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests import fakenode
+from tests.fakenode import driver
 
 RUNS = int(os.environ.get("RUNS", "60"))
 BIN = Path(sys.executable).parent
@@ -106,15 +107,24 @@ def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
         subprocess.run(argv, env={**os.environ, **env}, capture_output=True)
         return env
 
-    def create(name: str, env: dict[str, str], *variables: str, cold: bool = False, **more: Any) -> None:
+    def create(
+        name: str,
+        env: dict[str, str],
+        *variables: str,
+        cold: bool = False,
+        tree: dict[str, Any] = config,
+        first: Callable[[], None] = lambda: None,
+        **more: Any,
+    ) -> None:
         bundle = directory / f"bundle {len(out)}"
         bundle.mkdir()
-        tree = copy.deepcopy(config)
+        tree = copy.deepcopy(tree)
         tree["process"]["env"] += variables
         (bundle / "fresh").write_text(json.dumps(tree, separators=(",", ":")))
 
         def before() -> None:
             shutil.copyfile(bundle / "fresh", bundle / "config.json")
+            first()
             if cold:
                 shutil.rmtree(env["GPUSHIM_STATE"], ignore_errors=True)
 
@@ -131,6 +141,25 @@ def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
     create("create that asks for nothing, added", eight, budget="1.5", unit="N", less="N")
     create("create with a trigger, `void`", eight, visible + "void", budget="1.3")
     create("create, `all` on 8 GPUs", eight, visible + "all", budget="1.6")
+    with_files = environment("with-files", "eight-gpus")
+    driver.install(directory / "with-files/driver")
+    past = time.time() - 60
+    for path in (directory / "with-files/driver").rglob("*"):  # nothing is kept of what has just changed
+        os.utime(path, (past, past), follow_symlinks=False)
+    root = directory / "root"
+    (root / "lib64").mkdir(parents=True)
+    (root / "etc").mkdir()
+    shutil.copy("/lib64/ld-linux-x86-64.so.2", root / "lib64")
+    shutil.copy("/etc/ld.so.cache", root / "etc")
+    rooted = {**config, "root": {"path": str(root)}}
+
+    def fresh_root() -> None:
+        shutil.copy("/etc/ld.so.cache", root / "etc")
+        shutil.rmtree(root / "usr", ignore_errors=True)
+        shutil.rmtree(root / "etc/ld.so.conf.d", ignore_errors=True)
+
+    name = f"same, with driver files, {ldconfig_lists()} libraries in its cache"
+    create(name, with_files, visible + "all", tree=rooted, first=fresh_root, budget="1.8")
     hanging = environment("gpu-hangs", "gpu-hangs")
     create("create, GPU 0 while GPU 2 hangs", hanging, visible + "0", budget="1.6")
     eight_by_seven = environment("eight-by-seven", "eight-by-seven")
@@ -153,6 +182,12 @@ def cases(directory: Path, config: dict[str, Any]) -> list[Case]:
     if os.geteuid() == 0:
         out += hooks(directory, eight, config, visible + "all")
     return out
+
+
+def ldconfig_lists() -> int:
+    """Of this machine's own cache."""
+    out = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    return out.count(" => ")
 
 
 def hooks(directory: Path, env: dict[str, str], config: dict[str, Any], asks: str) -> list[Case]:

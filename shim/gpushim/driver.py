@@ -46,28 +46,26 @@ def read_driver(settings: "dict[str, Any]", state_dir: str) -> "Inventory | None
     version = driver_version(settings["gpushim.roots.proc"])
     if version is None:
         return None
-    kept = _kept(root, version, state_dir)
-    if kept is not None:
-        return Inventory(root, kept)
-    from gpushim.driver_inventory import inventory
+    found = _kept(root, version, state_dir)
+    if found is None:
+        from gpushim.driver_inventory import inventory
 
-    found = inventory(root, version)
-    if not found["libraries"]:
-        if found["suffixes"]:
-            raise InvalidNode(
-                "GS0420",
-                f"the driver that runs is {version}, and the files below {root or '/'} are of "
-                f"{' and '.join(found['suffixes'])}",
-                hint="reboot, or reload the driver; gpushim.roots.driver names where its files stand",
-            )
-        return None
-    identity = _identity(root, found["directories"])
-    newest = max([one[2] for one in identity], default=0)
-    if time.time() - newest / 1e9 > _SETTLED:
-        state.keep(
-            state_dir, CACHE, dumps({"root": root, "identity": identity, "found": found}).encode("ascii")
+        found = inventory(root, version)
+        identity = _identity(root, found["directories"])
+        newest = max([mtime for _, _, mtime in identity], default=0)
+        if time.time() - newest / 1e9 > _SETTLED:
+            kept = {"root": root, "identity": identity, "found": found}
+            state.keep(state_dir, CACHE, dumps(kept).encode("ascii"))
+    if found["libraries"]:
+        return Inventory(root, found)
+    if found["suffixes"]:
+        raise InvalidNode(
+            "GS0420",
+            f"the driver that runs is {version}, and the files below {root or '/'} are of "
+            f"{' and '.join(found['suffixes'])}",
+            hint="reboot, or reload the driver; gpushim.roots.driver names where its files stand",
         )
-    return Inventory(root, found)
+    return None
 
 
 def _sockets(root: str) -> "list[tuple[str, str, list[str]]]":

@@ -1,20 +1,21 @@
-"""/etc/ld.so.cache: read, merged, written. Pure.
+"""/etc/ld.so.cache: read, and written again with more in it. Pure.
 
 Source: glibc, sysdeps/generic/dl-cache.h (struct cache_file_new, file_entry_new, cache_extension) and
-elf/cache.c. The new format, "glibc-ld.so.cache" 1.1, may stand behind the old one, "ld.so-1.7.0".
+elf/cache.c. The new format, "glibc-ld.so.cache" 1.1, may stand behind the old one, "ld.so-1.7.0". Rows are of
+a fixed size and point into the strings behind them: those that stay are moved as they are, and not read.
 """
 
 import struct
 
 _OLD, _NEW = b"ld.so-1.7.0", b"glibc-ld.so.cache1.1"
-_HEADER = struct.Struct("<20sIIB3xIIII")  # magic, entries, bytes of strings, flags, extension offset, unused
-_ENTRY = struct.Struct("<iIIIQ")  # flags, SONAME, path, kernel, hwcap
+_HEADER = struct.Struct("<20sIIB3xIIII")  # magic, rows, bytes of strings, flags, extension offset, unused
+_ROW = struct.Struct("<iIIIQ")  # flags, offsets of SONAME and path, kernel, hwcap
 _EXTENSION_MAGIC = 0xEAA42174
 _HWCAPS = 1  # cache_extension_tag_glibc_hwcaps: its section holds offsets of strings
-_HWCAP_EXTENSION = 1 << 62  # dl_cache_hwcap_extension: the entry stands for a directory of glibc-hwcaps
 
 LIMIT = 16 << 20  # bytes; a desktop has 200 KiB
-_MOST = 200_000  # entries
+_MOST = 200_000  # rows
+_LONGEST = 4096  # bytes of a SONAME or path
 
 # sysdeps/generic/ldconfig.h: FLAG_ELF_LIBC6, and what each machine adds.
 _ELF_LIBC6 = 0x0003
@@ -26,105 +27,124 @@ FLAGS = {
 
 
 class Entry:
-    """One library: *flags* of its machine, and the hwcap bits that glibc's search order goes by."""
+    """A library to be added: the *flags* of its machine, its SONAME and its path."""
 
-    __slots__ = ("flags", "hwcap", "kernel", "path", "soname")
+    __slots__ = ("flags", "path", "soname")
 
-    def __init__(self, flags: int, soname: bytes, path: bytes, kernel: int = 0, hwcap: int = 0) -> None:
+    def __init__(self, flags: int, soname: bytes, path: bytes) -> None:
         self.flags = flags
         self.soname = soname
         self.path = path
-        self.kernel = kernel
-        self.hwcap = hwcap
 
 
 class Cache:
-    """What stands in a cache: entries in their order, and the extensions as (tag, flags, data)."""
+    """A cache as it was read: `rows` are (flags, SONAME, path, kernel, hwcap), SONAME and path as offsets.
 
-    __slots__ = ("entries", "extensions", "hwcaps")
+    `start` is where the strings begin in `data`, and `extensions` are (tag, flags, data).
+    """
 
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
+    __slots__ = ("data", "extensions", "rows", "start")
+
+    def __init__(self, data: bytes = bytes(_HEADER.size), start: int = _HEADER.size) -> None:
+        self.data = data
+        self.start = start
+        self.rows: list[tuple[int, int, int, int, int]] = []
         self.extensions: list[tuple[int, int, bytes]] = []
-        self.hwcaps: list[bytes] = []
+
+    def text(self, offset: int) -> bytes:
+        """The string at *offset*; ValueError where there is none."""
+        end = self.data.find(b"\0", offset, offset + _LONGEST)
+        if end < 0:
+            raise ValueError("is cut or corrupt")
+        return self.data[offset:end]
 
 
 def parse(data: bytes) -> Cache:
-    """The cache in *data*; ValueError where it is none that this can write again, whatever it holds."""
+    """The cache in *data*; ValueError where it is none that can be written again, whatever it holds."""
     try:
         return _parse(data)
-    except (struct.error, IndexError) as problem:
+    except struct.error as problem:
         raise ValueError("is cut or corrupt") from problem
 
 
 def _parse(data: bytes) -> Cache:
-    base = 0
     if data.startswith(_OLD):
         (count,) = struct.unpack_from("<I", data, 12)
-        base = 16 + count * 12 + 7 & ~7
-    magic, count, _, flags, extension, *_ = _HEADER.unpack_from(data, base)
+        data = data[16 + count * 12 + 7 & ~7 :]  # offsets count from the new format's header
+    magic, count, _, flags, extension, *_ = _HEADER.unpack_from(data)
     if magic != _NEW:
         raise ValueError("is of no known format")
     if flags & 3 not in (0, 2):
         raise ValueError("is of another byte order")
-    if count > _MOST or base + _HEADER.size + count * _ENTRY.size > len(data):
+    start = _HEADER.size + count * _ROW.size
+    if count > _MOST or start > len(data):
         raise ValueError("is cut or corrupt")
-    out = Cache()
-    for one in _ENTRY.iter_unpack(data[base + _HEADER.size : base + _HEADER.size + count * _ENTRY.size]):
-        kind, soname, path, kernel, hwcap = one
-        out.entries.append(
-            Entry(kind, _string(data, base + soname), _string(data, base + path), kernel, hwcap)
-        )
+    out = Cache(data[: extension or len(data)], start)
+    out.rows = list(_ROW.iter_unpack(data[_HEADER.size : start]))
     if extension:
-        _read_extensions(data, base, extension, out)
-    if any(
-        entry.hwcap & _HWCAP_EXTENSION and entry.hwcap & 0xFFFFFFFF >= len(out.hwcaps)
-        for entry in out.entries
-    ):
-        raise ValueError("is cut or corrupt")
+        out.extensions = _extensions(data, extension)
     return out
 
 
-def _read_extensions(data: bytes, base: int, offset: int, out: Cache) -> None:
-    magic, count = struct.unpack_from("<II", data, base + offset)
+def _extensions(data: bytes, offset: int) -> list[tuple[int, int, bytes]]:
+    magic, count = struct.unpack_from("<II", data, offset)
     if magic != _EXTENSION_MAGIC or count > 64:
         raise ValueError("has an extension of no known format")
+    out = []
     for n in range(count):
-        tag, flags, start, size = struct.unpack_from("<IIII", data, base + offset + 8 + 16 * n)
-        section = data[base + start : base + start + size]
-        if len(section) < size:
+        tag, flags, start, size = struct.unpack_from("<IIII", data, offset + 8 + 16 * n)
+        section = data[start : start + size]
+        if len(section) < size or (tag == _HWCAPS and size % 4):
             raise ValueError("is cut or corrupt")
-        if tag == _HWCAPS:
-            out.hwcaps = [_string(data, base + one) for (one,) in struct.iter_unpack("<I", section)]
-        out.extensions.append((tag, flags, section))
-
-
-def _string(data: bytes, offset: int) -> bytes:
-    end = data.find(b"\0", offset, offset + 4096)
-    if end < 0:
-        raise ValueError("is cut or corrupt")
-    return data[offset:end]
-
-
-def merge(cache: Cache, added: list[Entry], gone: "set[bytes]") -> Cache:
-    """*cache* with *added* instead of what it has of their names, and without the entries at *gone* paths.
-
-    All other entries keep their order, so that whatever won before wins still.
-    """
-    new = {(entry.soname, entry.flags) for entry in added}
-    out = Cache()
-    out.extensions, out.hwcaps = cache.extensions, cache.hwcaps
-    kept = [
-        entry for entry in cache.entries if entry.path not in gone and (entry.soname, entry.flags) not in new
-    ]
-    # Stable, and in the order that the loader's binary search expects (elf/cache.c, compare): descending.
-    out.entries = sorted(added + kept, key=_order, reverse=True)
+        out.append((tag, flags, section))
     return out
 
 
-def _order(entry: Entry) -> "list[tuple[int, int]]":
+def merged(cache: Cache, added: list[Entry], gone: "set[bytes]") -> bytes:
+    """The bytes of *cache* with *added* instead of what it has of their names, and less those at *gone* paths.
+
+    All other rows keep their order, so that whatever won before wins still. ValueError where it is corrupt.
+    """
+    rows = cache.rows
+    if gone:
+        rows = [row for row in rows if cache.text(row[2]) not in gone]
+    data = bytearray(cache.data)
+    new = []
+    for entry in sorted(added, key=_order_of_entry):
+        new.append((entry.flags, len(data), len(data) + len(entry.soname) + 1, 0, 0))
+        data += entry.soname + b"\0" + entry.path + b"\0"
+    whole = Cache(bytes(data), cache.start)
+    whole.extensions = cache.extensions
+    for row in new:
+        first, last = _places(whole, rows, whole.text(row[1]))
+        others = [other for other in rows[first:last] if other[0] != row[0]]
+        rows = [*rows[:first], row, *others, *rows[last:]]
+    return _written(whole, rows)
+
+
+def _places(cache: Cache, rows: "list[tuple[int, int, int, int, int]]", soname: bytes) -> tuple[int, int]:
+    """From where to where *rows* are of *soname*: they are in descending order (elf/cache.c, compare)."""
+    wanted = _order(soname)
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        if _order(cache.text(rows[middle][1])) > wanted:
+            low = middle + 1
+        else:
+            high = middle
+    last = low
+    while last < len(rows) and cache.text(rows[last][1]) == soname:
+        last += 1
+    return low, last
+
+
+def _order_of_entry(entry: Entry) -> "list[tuple[int, int]]":
+    return _order(entry.soname)
+
+
+def _order(name: bytes) -> "list[tuple[int, int]]":
     """As dl-cache.c, _dl_cache_libcmp: digits as numbers, which come behind all else."""
-    key, at, name = [], 0, entry.soname
+    key, at = [], 0
     while at < len(name):
         if 48 <= name[at] <= 57:
             end = at
@@ -138,40 +158,36 @@ def _order(entry: Entry) -> "list[tuple[int, int]]":
     return key
 
 
-def write(cache: Cache) -> bytes:
-    """The bytes of *cache*, in the new format alone."""
-    start = _HEADER.size + _ENTRY.size * len(cache.entries)
-    strings, where = bytearray(), {}
-
-    def place(text: bytes) -> int:
-        if text not in where:
-            where[text] = start + len(strings)
-            strings.extend(text + b"\0")
-        return where[text]
-
-    rows = b"".join(
+def _written(cache: Cache, rows: "list[tuple[int, int, int, int, int]]") -> bytes:
+    start = _HEADER.size + _ROW.size * len(rows)
+    moved = start - cache.start
+    pack = _ROW.pack
+    limit = 0xFFFFFFFF
+    table = b"".join(
         [
-            _ENTRY.pack(entry.flags, place(entry.soname), place(entry.path), entry.kernel, entry.hwcap)
-            for entry in cache.entries
+            pack(flags, soname + moved & limit, path + moved & limit, *rest)
+            for flags, soname, path, *rest in rows
         ]
     )
-    hwcaps = b"".join([struct.pack("<I", place(name)) for name in cache.hwcaps])
-    size = len(strings)
-    body = rows + bytes(strings)
-    body += bytes(-(_HEADER.size + len(body)) % 4)
-    offset = _HEADER.size + len(body) if cache.extensions else 0
-    header = _HEADER.pack(_NEW, len(cache.entries), size, 2, offset, 0, 0, 0)
-    return header + body + _extensions(cache, offset, hwcaps)
+    strings = cache.data[cache.start :]
+    strings += bytes(-(start + len(strings)) % 4)
+    offset = start + len(strings) if cache.extensions else 0
+    header = _HEADER.pack(_NEW, len(rows), len(strings), 2, offset, 0, 0, 0)
+    return header + table + strings + _with_extensions(cache, offset, moved)
 
 
-def _extensions(cache: Cache, offset: int, hwcaps: bytes) -> bytes:
+def _with_extensions(cache: Cache, offset: int, moved: int) -> bytes:
     if not cache.extensions:
         return b""
     head = struct.pack("<II", _EXTENSION_MAGIC, len(cache.extensions))
     tail = b""
     first = offset + len(head) + 16 * len(cache.extensions)
     for tag, flags, data in cache.extensions:
-        section = hwcaps if tag == _HWCAPS else data
+        section = data
+        if tag == _HWCAPS:
+            section = b"".join(
+                [struct.pack("<I", one + moved & 0xFFFFFFFF) for (one,) in struct.iter_unpack("<I", data)]
+            )
         head += struct.pack("<IIII", tag, flags, first + len(tail), len(section))
         tail += section + bytes(-len(section) % 4)
     return head + tail

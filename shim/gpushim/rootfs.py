@@ -205,19 +205,18 @@ def _tell_glibc(root: Root, work: "RootWork") -> list[str]:
             f"the image is for another machine ({loaders[64]}): the driver's libraries are of no use in it"
         ]
     data = root.read(CACHE, ldcache.LIMIT)
-    try:
-        cache = ldcache.parse(data) if data else ldcache.Cache()
-    except ValueError as problem:
-        return [
-            f"{CACHE} of the image {problem}: it is left as it is, and the loader looks where it always does"
-        ]
     added = [
         ldcache.Entry(ldcache.FLAGS[own, bits], soname.encode(), path.encode())
         for soname, path, bits in work.libraries
         if (own, bits) in ldcache.FLAGS and loaders[bits]
     ]
-    before = _earlier(root)
-    fresh = ldcache.write(ldcache.merge(cache, added, before - {entry.path for entry in added}))
+    gone = _earlier(root) - {entry.path for entry in added}
+    try:
+        fresh = ldcache.merged(ldcache.parse(data) if data else ldcache.Cache(), added, gone)
+    except ValueError as problem:
+        return [
+            f"{CACHE} of the image {problem}: it is left as it is, and the loader looks where it always does"
+        ]
     if fresh != data:
         root.write(CACHE, fresh)
     # For a later ldconfig in the container, and for the next create to know what it may take out.

@@ -84,6 +84,11 @@ def as_dict(path: str, resolution: Resolution, problem: ShimError | None) -> dic
             for verdict in resolution.verdicts
         ],
         "edits": [_edit(edit) for edit in resolution.edits],
+        "root": resolution.work
+        and {
+            "links": [{"path": path, "target": target} for path, target in resolution.work.links],
+            "loader": [{"soname": soname, "path": path} for soname, path, _ in resolution.work.libraries],
+        },
         "withheld": [{"what": what, "why": why} for what, why in (selection.withheld if selection else ())],
         "warnings": resolution.warnings,
         "error": problem and {"id": problem.id, "message": problem.args[0], "hint": problem.hint},
@@ -120,6 +125,10 @@ def _print(report: dict[str, Any]) -> None:
             out.print(table(("also", "because"), rows))
     else:
         out.print(line("given", "nothing: config.json stays as it is, byte for byte"))
+    if report["root"]:
+        count = len(report["root"]["links"])
+        named = ", ".join([one["soname"] for one in report["root"]["loader"]])
+        out.print(line("root", f"{count} links, and the loader's cache lists {named}"))
     if report["withheld"]:
         rows = [(item["what"], item["why"]) for item in report["withheld"]]
         out.print(table(("not given", "because"), rows))

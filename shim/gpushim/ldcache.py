@@ -101,7 +101,7 @@ def _extensions(data: bytes, offset: int) -> list[tuple[int, int, bytes]]:
 
 
 def merged(cache: Cache, added: list[Entry], gone: "set[bytes]") -> bytes:
-    """The bytes of *cache* with *added* instead of what it has of their names, and less those at *gone* paths.
+    """The bytes of *cache* with *added* instead of what it has of their names, without those at *gone* paths.
 
     All other rows keep their order, so that whatever won before wins still. ValueError where it is corrupt.
     """

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushim.ldcache import Cache, Entry, merged, parse
+from gpushim import ldcache
+from gpushim.ldcache import Cache, Entry, parse
 
 FLAGS = 0x0303
 OWN = Path("/etc/ld.so.cache")
+
+
+def merged(cache: Cache, added: list[Entry], gone: set[bytes]) -> bytes:
+    """What the cache is after it, be it as it was."""
+    out = ldcache.merged(cache, added, gone)
+    assert out is not None
+    return out
 
 
 def rows(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -38,11 +46,11 @@ def plain(*names: str, flags: int = FLAGS) -> bytes:
 def test_the_cache_of_this_machine_survives() -> None:
     before = OWN.read_bytes()
 
-    after = merged(parse(before), [], set())
+    after = merged(parse(before), [Entry(FLAGS, b"zzz.so.1", b"/z")], set())
 
     assert len(rows(before)) > 20
-    assert rows(after) == rows(before)
-    assert [row[3:] for row in parse(after).rows] == [row[3:] for row in parse(before).rows]
+    assert rows(after) == [(b"zzz.so.1", b"/z"), *rows(before)]
+    assert [row[3:] for row in parse(after).rows[1:]] == [row[3:] for row in parse(before).rows]
     assert hwcaps(after) == hwcaps(before)
     assert [tag for tag, *_ in parse(after).extensions] == [tag for tag, *_ in parse(before).extensions]
 
@@ -103,6 +111,13 @@ def test_the_drivers_file_takes_the_place_of_the_images_of_its_name_and_machine(
     ]
 
 
+def test_a_second_time_there_is_nothing_to_do() -> None:
+    cuda = [Entry(FLAGS, b"libcuda.so.1", b"/driver")]
+    once = merged(parse(plain("libc.so.6")), cuda, set())
+
+    assert ldcache.merged(parse(once), cuda, {b"/old"}) is None
+
+
 def test_what_an_earlier_run_added_goes() -> None:
     after = merged(parse(plain("libold.so.1", "libc.so.6")), [], {b"/usr/lib/libold.so.1"})
 
@@ -139,7 +154,7 @@ def test_no_bytes_raise_anything_else(tail: bytes, at: int, patch: bytes) -> Non
     good = plain("liba.so.1", "libb.so.2")
     for data in (tail, good[:at] + patch + good[at + len(patch) :], good[:at] + tail):
         with contextlib.suppress(ValueError):
-            merged(parse(data), [Entry(FLAGS, b"libaa.so", b"/x")], {b"/y"})
+            ldcache.merged(parse(data), [Entry(FLAGS, b"libaa.so", b"/x")], {b"/y"})
 
 
 def test_a_string_out_of_range_is_told_where_it_is_needed() -> None:

@@ -100,17 +100,22 @@ def _extensions(data: bytes, offset: int) -> list[tuple[int, int, bytes]]:
     return out
 
 
-def merged(cache: Cache, added: list[Entry], gone: "set[bytes]") -> bytes:
+def merged(cache: Cache, added: list[Entry], gone: "set[bytes]") -> bytes | None:
     """The bytes of *cache* with *added* instead of what it has of their names, without those at *gone* paths.
 
-    All other rows keep their order, so that whatever won before wins still. ValueError where it is corrupt.
+    All other rows keep their order, so that whatever won before wins still. None where nothing is to be done,
+    ValueError where it is corrupt.
     """
     rows = cache.rows
     if gone:
-        rows = [row for row in rows if cache.text(row[2]) not in gone]
+        kept = [row for row in rows if cache.text(row[2]) not in gone]
+        rows = kept if len(kept) < len(rows) else rows
+    missing = [entry for entry in added if not _has(cache, rows, entry)]
+    if not missing and rows is cache.rows:
+        return None
     data = bytearray(cache.data)
     new = []
-    for entry in sorted(added, key=_order_of_entry):
+    for entry in sorted(missing, key=_order_of_entry):
         new.append((entry.flags, len(data), len(data) + len(entry.soname) + 1, 0, 0))
         data += entry.soname + b"\0" + entry.path + b"\0"
     whole = Cache(bytes(data), cache.start)
@@ -120,6 +125,13 @@ def merged(cache: Cache, added: list[Entry], gone: "set[bytes]") -> bytes:
         others = [other for other in rows[first:last] if other[0] != row[0]]
         rows = [*rows[:first], row, *others, *rows[last:]]
     return _written(whole, rows)
+
+
+def _has(cache: Cache, rows: "list[tuple[int, int, int, int, int]]", entry: Entry) -> bool:
+    """Whether *entry* is the one row of its name and machine."""
+    first, last = _places(cache, rows, entry.soname)
+    same = [row for row in rows[first:last] if row[0] == entry.flags]
+    return len(same) == 1 and cache.text(same[0][2]) == entry.path
 
 
 def _places(cache: Cache, rows: "list[tuple[int, int, int, int, int]]", soname: bytes) -> tuple[int, int]:

@@ -217,7 +217,7 @@ def _tell_glibc(root: Root, work: "RootWork") -> list[str]:
         return [
             f"{CACHE} of the image {problem}: it is left as it is, and the loader looks where it always does"
         ]
-    if fresh != data:
+    if fresh is not None:
         root.write(CACHE, fresh)
     # For a later ldconfig in the container, and for the next create to know what it may take out.
     listing = "".join([f"{directory}\n" for directory in work.directories])

@@ -21,7 +21,7 @@ def allow(pid: int, rules: "list[Rule]") -> list[str]:
         return []
     found = cgroup.find(pid)
     # Before the rest: systemd builds its program, and its v1 list, anew from what it knows.
-    warnings = _tell_systemd(found, rules)
+    warnings = _tell_systemd(found, pid, rules)
     if found.v1:
         _allow_v1(found, pid, rules)
     if found.v2:
@@ -29,13 +29,15 @@ def allow(pid: int, rules: "list[Rule]") -> list[str]:
     return warnings
 
 
-def _tell_systemd(found: "Cgroups", rules: "list[Rule]") -> list[str]:
+def _tell_systemd(found: "Cgroups", pid: int, rules: "list[Rule]") -> list[str]:
     from gpushim_hooks import systemd
 
     unit = systemd.unit_of(found.unit)
     if not unit or not systemd.is_running():
         return []
-    return systemd.allow(unit, rules)
+    # The engine's own service, say, is not the container's to widen.
+    directory = found.unit_top + found.unit[: found.unit.rindex(unit) + len(unit)]
+    return systemd.allow(unit, rules) if cgroup.is_its_own(directory, found.unit_top, pid) else []
 
 
 def _allow_v1(found: "Cgroups", pid: int, rules: "list[Rule]") -> None:

@@ -10,20 +10,22 @@ from gpushim import files
 from gpushim.errors import InvalidState
 
 _PROCESSES = 10_000  # that are looked at in one cgroup
+_CGROUPS = 1_000  # that are looked at below one
 
 
 class Cgroups:
     """The directories of one process, as seen from here; empty where no such hierarchy is mounted.
 
-    `v1` is of the `devices` controller, `v2` of cgroup2, and `unit` the path that systemd knows.
+    `v1` is of the `devices` controller, `v2` of cgroup2, and `unit` the path that systemd knows, below
+    `unit_top`.
     """
 
-    __slots__ = ("unit", "v1", "v1_top", "v2", "v2_top")
+    __slots__ = ("unit", "unit_top", "v1", "v1_top", "v2", "v2_top")
 
     def __init__(self) -> None:
         self.v1 = self.v1_top = ""
         self.v2 = self.v2_top = ""
-        self.unit = ""
+        self.unit = self.unit_top = ""
 
     def v1_directories(self) -> list[str]:
         """The process's own and its unit's, the last the one where later processes of the container start.
@@ -52,9 +54,12 @@ def find(pid: int) -> Cgroups:
         for name in controllers.split(","):
             paths[name] = path.removesuffix(" (deleted)")
     out = Cgroups()
-    out.unit = paths.get("", "") if paths.get("", "/") != "/" else paths.get("name=systemd", "")
+    named = "name=systemd" if paths.get("", "/") == "/" else ""
+    out.unit = paths.get(named, "")
     # /proc/PID/cgroup names every hierarchy that the kernel has; only one that is mounted can be looked at.
     for root, top, kind, options in _mounts():
+        if kind == ("cgroup" if named else "cgroup2") and (not named or named in options):
+            out.unit_top = top
         if kind == "cgroup" and "devices" in options and "devices" in paths:
             out.v1, out.v1_top = _join(top, root, paths["devices"]), top
         elif kind == "cgroup2" and "" in paths:
@@ -63,19 +68,27 @@ def find(pid: int) -> Cgroups:
 
 
 def is_its_own(directory: str, top: str, pid: int) -> bool:
-    """Whether *directory* holds nothing but processes of the container that *pid* is of.
+    """Whether *directory*, with what is below it, holds only processes of the container that *pid* is of.
 
     The container's mount namespace tells them: also one that shares the host's processes has its own. systemd
-    leaves containers in a shared slice where it does not manage the devices controller.
+    leaves containers in a shared slice where it does not manage the devices controller, and an engine without
+    systemd makes their cgroups below its own service's.
     """
     if directory == top or directory.endswith(".slice"):
         return False
-    own = _namespace(pid)
+    return _is_alone(directory, _namespace(pid), [_CGROUPS])
+
+
+def _is_alone(directory: str, own: int, left: list[int]) -> bool:
+    left[0] -= 1
     try:
         listed = files.read(f"{directory}/cgroup.procs").split()
+        below = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return False  # EOPNOTSUPP of a threaded one: the domain above it is whose nobody here can tell
-    return len(listed) <= _PROCESSES and all(_namespace(int(one)) in (own, 0) for one in listed)
+    if left[0] < 0 or len(listed) > _PROCESSES or not all(_namespace(int(one)) in (own, 0) for one in listed):
+        return False
+    return all(_is_alone(path, own, left) for path in below)
 
 
 def _is_directory(path: str) -> bool:

@@ -46,6 +46,11 @@ class Unit:
     def lacks(self, path: str, access: str) -> bool:
         return not any(one == path and set(access) <= set(letters) for one, letters in self.allowed)
 
+    def together(self, path: str, access: str) -> str:
+        """*access* with what *path* has: systemd keeps one entry of a path, the last."""
+        known = "".join([letters for one, letters in self.allowed if one == path])
+        return "".join([letter for letter in "rwm" if letter in access + known])
+
 
 def is_running() -> bool:
     """Whether systemd runs this host (sd_booted(3)) as seen from here."""
@@ -108,7 +113,7 @@ def _missing(unit: Unit, rules: "list[Rule]") -> tuple[list[tuple[str, str]], li
                     "/proc/devices has no name for it: the access is lost at its next daemon-reload"
                 )
             elif unit.lacks(path, rule.access):
-                missing.append((path, rule.access))
+                missing.append((path, unit.together(path, rule.access)))
     return missing, warnings
 
 

@@ -8,7 +8,7 @@ from gpushim_hooks import systemd
 from gpushim_hooks.rule import LAST_MINOR, Rule
 from gpushim_hooks.systemd import Unit, _missing, _path, unit_of
 
-STRICT = [("/dev/char/195:255", "rw"), ("char-pts", "rwm")]
+STRICT = [("/dev/char/195:255", "rw"), ("/dev/char/195:0", "m"), ("char-pts", "rwm")]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,7 @@ def test_only_what_is_missing_is_told() -> None:
     rules = [
         Rule(195, 255, 255, "rw"),
         Rule(195, 255, 255, "rwm"),
+        Rule(195, 0, 0, "rw"),
         Rule(237, 1, 2, "r"),
         Rule(136, 0, LAST_MINOR, "rw"),
     ]
@@ -48,7 +49,12 @@ def test_only_what_is_missing_is_told() -> None:
     missing, warnings = _missing(unit, rules)
 
     # Major 136 is pts, which every kernel names.
-    assert missing == [("/dev/char/195:255", "rwm"), ("/dev/char/237:1", "r"), ("/dev/char/237:2", "r")]
+    assert missing == [
+        ("/dev/char/195:255", "rwm"),
+        ("/dev/char/195:0", "rwm"),
+        ("/dev/char/237:1", "r"),
+        ("/dev/char/237:2", "r"),
+    ]
     assert warnings == []
 
 

@@ -110,6 +110,9 @@ def test_whose_cgroup_it_is(group: Path) -> None:
             pass
         (group / "cgroup.procs").write_text(str(own.pid))
         assert cgroup.is_its_own(str(group), str(V1), own.pid)
+        (group / "below").mkdir()
+        (group / "below/cgroup.procs").write_text(str(other.pid))
+        assert not cgroup.is_its_own(str(group), str(V1), own.pid)
         (group / "cgroup.procs").write_text(str(other.pid))
         assert not cgroup.is_its_own(str(group), str(V1), own.pid)
         assert not cgroup.is_its_own(str(V1), str(V1), own.pid)

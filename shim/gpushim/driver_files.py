@@ -17,12 +17,14 @@ class RootWork:
     """What is done in a container's root before it starts: plain data, for whoever has the root.
 
     `links` are (path, target), `libraries` (SONAME, path, bits) for the loader's cache, and `directories`
-    those that a later ldconfig(8) must look into.
+    those that a later ldconfig(8) must look into. `version` is the driver's, to compare an image's own
+    compatibility libraries with; empty where those are not to be looked at.
     """
 
-    __slots__ = ("directories", "libraries", "links")
+    __slots__ = ("directories", "libraries", "links", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "") -> None:
+        self.version = version
         self.links: list[tuple[str, str]] = []
         self.libraries: list[tuple[str, str, int]] = []
         self.directories: list[str] = []
@@ -33,16 +35,21 @@ class Choice:
 
     __slots__ = ("mounts", "warnings", "withheld", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, work: RootWork) -> None:
         self.mounts: list[AddMount] = []
-        self.work = RootWork()
+        self.work = work
         self.withheld: list[tuple[str, str]] = []
         self.warnings: list[str] = []
 
 
-def choose(inventory: "Inventory", capabilities: tuple[str, ...], config: "dict[str, Any]") -> Choice:
-    """Mounts and work in the root for *capabilities*; where *config* mounts something itself, that stays."""
-    out = Choice()
+def choose(
+    inventory: "Inventory", capabilities: tuple[str, ...], config: "dict[str, Any]", *, compat: bool
+) -> Choice:
+    """Mounts and work in the root for *capabilities*; where *config* mounts something itself, that stays.
+
+    *compat*: CUDA's compatibility libraries of the image are taken where they are newer.
+    """
+    out = Choice(RootWork(inventory.version if compat and "compute" in capabilities else ""))
     covers = _Covers(config)
     left: dict[str, int] = {}
     for path, soname, bits, brings in inventory.libraries:

@@ -110,7 +110,8 @@ def _add_driver_files(
         return
     from gpushim import driver_files
 
-    choice = driver_files.choose(inventory, request.capabilities, config)
+    compat = not settings["features.disable-cuda-compat-lib-hook"]
+    choice = driver_files.choose(inventory, request.capabilities, config, compat=compat)
     planned.edits += choice.mounts
     out.work = choice.work
     assert out.selection is not None

@@ -187,13 +187,23 @@ def apply(root: Root, work: "RootWork") -> list[str]:
         root.link(path, target)
     if not work.libraries:
         return []
+    first = _compat(root, work.version) if work.version else []
+    sonames = [soname for soname, _, _ in first]
+    libraries = first + [one for one in work.libraries if one[0] not in sonames]
+    directories = [path.rpartition("/")[0] for _, path, _ in first[:1]] + work.directories
     if any(root.machine(path) for path in _MUSL):
-        _tell_musl(root, work.directories)
+        _tell_musl(root, directories)
         return []
-    return _tell_glibc(root, work)
+    return _tell_glibc(root, libraries, directories)
 
 
-def _tell_glibc(root: Root, work: "RootWork") -> list[str]:
+def _compat(root: Root, version: str) -> "list[tuple[str, str, int]]":
+    from gpushim import cuda_compat
+
+    return [(soname, path, 64) for soname, path in cuda_compat.libraries(root, version)]
+
+
+def _tell_glibc(root: Root, libraries: "list[tuple[str, str, int]]", directories: list[str]) -> list[str]:
     from gpushim import ldcache
 
     loaders = {bits: next((m for m in map(root.machine, paths) if m), "") for bits, paths in _LOADERS.items()}
@@ -207,7 +217,7 @@ def _tell_glibc(root: Root, work: "RootWork") -> list[str]:
     data = root.read(CACHE, ldcache.LIMIT)
     added = [
         ldcache.Entry(ldcache.FLAGS[own, bits], soname.encode(), path.encode())
-        for soname, path, bits in work.libraries
+        for soname, path, bits in libraries
         if (own, bits) in ldcache.FLAGS and loaders[bits]
     ]
     gone = _earlier(root) - {entry.path for entry in added}
@@ -220,9 +230,9 @@ def _tell_glibc(root: Root, work: "RootWork") -> list[str]:
     if fresh is not None:
         root.write(CACHE, fresh)
     # For a later ldconfig in the container, and for the next create to know what it may take out.
-    listing = "".join([f"{directory}\n" for directory in work.directories])
+    listing = "".join([f"{directory}\n" for directory in directories])
     text = "# Made by gpushim: the NVIDIA driver of the host.\n" + listing
-    text += "".join([f"#{path}\n" for _, path, _ in work.libraries])
+    text += "".join([f"#{path}\n" for _, path, _ in libraries])
     if root.read(DROP_IN) != text.encode():
         root.write(DROP_IN, text.encode())
     return []

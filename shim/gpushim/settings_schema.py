@@ -69,7 +69,7 @@ KEYS = (
     Key("features.allow-cuda-compat-libs-from-container", bool, False, _TOOLKIT_ONLY),
     Key("features.allow-ldconfig-from-container", bool, False, _TOOLKIT_ONLY),
     Key("features.allow-unknown-oci-spec-fields", bool, False, "unknown fields always survive; " + _TOOLKIT_ONLY),
-    Key("features.disable-cuda-compat-lib-hook", bool, False, _TOOLKIT_ONLY),
+    Key("features.disable-cuda-compat-lib-hook", bool, False, "CUDA's compatibility libraries of an image are never taken"),
     Key("features.disable-imex-channel-creation", bool, False, _TOOLKIT_ONLY),
     Key("features.ignore-imex-channel-requests", bool, False, "NVIDIA_IMEX_CHANNELS counts for nothing"),
     Key("features.no-additional-gids-for-device-nodes", bool, False, "no process is put into the group that owns a node"),

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,69 @@ def test_a_new_driver_leaves_nothing_of_the_old(filled: Filled) -> None:
 
     assert answers(filled.loads(root)) == FOUND
     assert os.readlink(root / WHERE / "libcuda.so.1") == "libcuda.so.590.10.01"
+
+
+def with_compat(root: Path, version: str, note: str | None = None) -> None:
+    """The compatibility libraries of a CUDA image, whose libcuda says so when it is initialised."""
+    directory = root / "usr/local/cuda-13.1/compat"
+    directory.mkdir(parents=True)
+    (root / "usr/local/cuda").symlink_to("/usr/local/cuda-13.1")
+    path = directory / f"libcuda.so.{version}"
+    path.write_bytes(driver.library("libcuda.so.1", "int cuInit(unsigned flags) { return 7; }\n"))
+    (directory / "libcuda.so.1").symlink_to(path.name)
+    if note is not None:
+        owner, payload = b"NVIDIA Corporation\0\0", note.encode()
+        data = struct.pack("<III", 19, len(payload), 1) + owner + payload
+        section = directory.parent / "note"
+        section.write_bytes(data)
+        command = ["objcopy", "--add-section", f".note.cuda.fwd_compatibility={section}", str(path)]
+        subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "note", "taken"),
+    [
+        pytest.param("590.44.01", None, True, id="newer"),
+        pytest.param("580.200.1", None, False, id="of-the-same-branch"),
+        pytest.param("570.44.01", None, False, id="older"),
+        pytest.param(
+            "590.44.01", '{"CUDA Version": "13.1", "Driver": [570, 580]}', True, id="made-for-this-branch"
+        ),
+        pytest.param("590.44.01", '{"CUDA Version": "13.1", "Driver": [570]}', False, id="made-for-another"),
+        pytest.param(
+            "580.200.1", '{"CUDA Version": "13.1", "Driver": [580]}', True, id="newer-in-the-branch"
+        ),
+        pytest.param("590.44.01", "no JSON", True, id="a-note-of-no-sense"),
+    ],
+)
+def test_forward_compatibility_is_taken_where_it_is_newer(
+    filled: Filled, version: str, note: str | None, taken: bool
+) -> None:
+    root = filled.root("debian")
+    with_compat(root, version, note)
+
+    found = answers(filled.loads(root))
+
+    assert found["libcuda.so.1"] == ("cuInit failed" if taken else "ok")
+    assert found["libnvidia-ml.so.1"] == "1 GPUs"
+
+
+def test_forward_compatibility_can_be_switched_off(filled: Filled) -> None:
+    with filled.settings.open("a") as file:
+        file.write("[features]\ndisable-cuda-compat-lib-hook = true\n")
+    root = filled.root("debian")
+    with_compat(root, "590.44.01")
+
+    assert answers(filled.loads(root)) == FOUND
+
+
+def test_a_compatibility_directory_that_leads_out_of_the_root_is_none(filled: Filled, tmp_path: Path) -> None:
+    root = filled.root("debian")
+    with_compat(tmp_path / "outside", "590.44.01")
+    (root / "usr/local").mkdir(parents=True)
+    (root / "usr/local/cuda").symlink_to(tmp_path / "outside/usr/local/cuda-13.1")
+
+    assert answers(filled.loads(root)) == FOUND
 
 
 def test_what_an_image_has_at_our_places_gives_way(filled: Filled) -> None:

@@ -4,6 +4,7 @@ Source: CDI specification 1.1.0, "Kind" and "Device": vendor/class=device.
 """
 
 from gpushim.errors import InvalidRequest, Refused, shown
+from gpushim.request import FEATURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,19 +17,21 @@ _KINDS = {
     "nvidia.com/mig-config": "mig-config",
     "nvidia.com/mig-monitor": "mig-monitor",
     "nvidia.com/imex-channel": "imex",
+    **{f"nvidia.com/{name}": name for name in FEATURES},
 }
 
 
 class Named:
     """What a list of items asks for once its CDI names are read."""
 
-    __slots__ = ("devices", "extras", "imex", "management")
+    __slots__ = ("devices", "extras", "features", "imex", "management")
 
     def __init__(self) -> None:
         self.devices: list[str] = []
         self.management: tuple[str, ...] = ()
         self.imex: tuple[str, ...] = ()
         self.extras: dict[str, str] = {}
+        self.features: dict[str, str] = {}
 
 
 def split(source: str, items: list[str], settings: "dict[str, Any] | None") -> Named:
@@ -80,7 +83,10 @@ def _take(out: Named, source: str, item: str, settings: "dict[str, Any] | None")
     elif meaning is not None:
         if name != "all":
             raise InvalidRequest("GS0209", f"{words}: unknown device", hint=f"the one device is {kind}=all")
-        out.extras[meaning] = words
+        if meaning in FEATURES:
+            out.features[meaning] = words
+        else:
+            out.extras[meaning] = words
     else:
         raise InvalidRequest(
             "GS0210",

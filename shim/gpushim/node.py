@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpushim.features import Feature
     from gpushim.selection import Device
 
 # Seconds that one reader of the GPUs' files has before each file that has not come gets a reader of its own,
@@ -77,13 +78,14 @@ class Instance:
 class Node:
     """What one look at the kernel's files gave."""
 
-    __slots__ = ("config", "gpus", "imex_channels", "majors", "monitor", "roots")
+    __slots__ = ("config", "features", "gpus", "imex_channels", "majors", "monitor", "roots")
 
     def __init__(self, roots: "Roots", majors: dict[str, int]) -> None:
         self.roots = roots
         self.majors = majors
         self.gpus: list[Gpu] = []
         self.imex_channels: list[int] = []
+        self.features: dict[str, Feature] = {}
         self.config: Capability | None = None
         self.monitor: Capability | None = None
 

@@ -70,6 +70,11 @@ def plan(
             words = request.extras.get("mig-config") or request.extras["management"]
             why = f"{words}: instances that are made later"
             out.edits.append(AllowDevice(caps, None, "r", why))
+    for name, words in request.features.items():
+        for source, path in node.features[name].files:
+            if present.mounts_nothing_at(path):
+                options = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+                out.edits.append(AddMount(source, path, options, words))
     _warn_of_covers(selection.devices, covers, out)
     value = _record(selection, request)
     if not live and (config.get("annotations") or {}).get(INJECTED) != value:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 class Present:
     """What a config has already: devices by path, bind mounts, rules."""
 
-    __slots__ = ("_devices", "_groups", "_mounts", "_rules")
+    __slots__ = ("_devices", "_groups", "_mounted", "_mounts", "_rules")
 
     def __init__(self, config: "dict[str, Any]", *, crun: bool) -> None:
         linux = config.get("linux") or {}
         self._devices = {_clean(d.get("path")): d for d in linux.get("devices") or ()}
         mounts = [(_clean(m.get("destination")), _is_bind(m)) for m in config.get("mounts") or ()]
-        # Our paths are all below /dev: what lies elsewhere covers none of them.
+        self._mounted = {destination for destination, _ in mounts}
+        # Our nodes are all below /dev: what lies elsewhere covers none of them.
         self._mounts = [one for one in mounts if one[0] == "/dev" or one[0].startswith("/dev/")]
         rules = (linux.get("resources") or {}).get("devices") or []
         self._rules = Rules(rules, default=crun and not rules)
@@ -56,6 +57,9 @@ class Present:
             if path == destination or path.startswith(destination + "/"):
                 out = destination if bind else ""
         return out
+
+    def mounts_nothing_at(self, path: str) -> bool:
+        return path not in self._mounted
 
     def lacks_group(self, gid: int) -> bool:
         """Whether the process is not in the group *gid*; it counts as given from here on."""

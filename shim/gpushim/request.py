@@ -18,6 +18,14 @@ DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 # Our own annotation, a record for people: it asks for nothing, and one that comes in is not from us.
 INJECTED = "dev.gpushim/injected"
 
+# Each asks by the one word `enabled`.
+FEATURES = {
+    "gds": "NVIDIA_GDS",
+    "mofed": "NVIDIA_MOFED",
+    "gdrcopy": "NVIDIA_GDRCOPY",
+    "nvswitch": "NVIDIA_NVSWITCH",
+}
+
 _MIG = (("mig-monitor", MIG_MONITOR), ("mig-config", MIG_CONFIG))
 
 CAPABILITIES = ("compat32", "compute", "display", "graphics", "ngx", "utility", "video")
@@ -30,11 +38,21 @@ class Request:
     `devices` is `("all",)`, or device names in the order asked (none of them for a container that wants the
     driver and no GPU); `source` is the variable they come from and `kind` the kind of policy that decides on
     them. `extras` are the other kinds that are asked for, with the words that ask: `mig-monitor`, `mig-
-    config`, `management`, `imex`. `management` and `imex` are the names asked for by these, `("all",)` or
-    some.
+    config`, `management`, `imex`, `nvswitch`, `features`. `management` and `imex` are the names asked for by
+    these, `("all",)` or some; `features` are those of FEATURES, with the words that ask.
     """
 
-    __slots__ = ("capabilities", "devices", "extras", "imex", "kind", "management", "source", "words")
+    __slots__ = (
+        "capabilities",
+        "devices",
+        "extras",
+        "features",
+        "imex",
+        "kind",
+        "management",
+        "source",
+        "words",
+    )
 
     def __init__(
         self,
@@ -47,6 +65,7 @@ class Request:
         extras: "dict[str, str] | None" = None,
         management: tuple[str, ...] = (),
         imex: tuple[str, ...] = (),
+        features: "dict[str, str] | None" = None,
     ) -> None:
         self.devices = devices
         self.source = source
@@ -56,6 +75,7 @@ class Request:
         self.extras = extras or {}
         self.management = management
         self.imex = imex
+        self.features = features or {}
 
     def without(self, kinds: list[str]) -> "Request":
         """This request, less what *kinds* of policy refused."""
@@ -70,6 +90,7 @@ class Request:
             extras={kind: words for kind, words in self.extras.items() if kind not in kinds},
             management=() if "management" in kinds else self.management,
             imex=() if "imex" in kinds else self.imex,
+            features={name: words for name, words in self.features.items() if _kind_of(name) not in kinds},
         )
 
     def kinds(self) -> list[tuple[str, str]]:
@@ -105,6 +126,7 @@ def requested(config: "dict[str, Any]", settings: "dict[str, Any]") -> Request |
     if not items or "void" in items:
         return None
     extras = {name: variable for name, variable in _MIG if _all(env, variable)}
+    features = {name: variable for name, variable in FEATURES.items() if env.get(variable) == "enabled"}
     management: tuple[str, ...] = ()
     if any("=" in item for item in items):
         from gpushim import cdi_names
@@ -113,11 +135,15 @@ def requested(config: "dict[str, Any]", settings: "dict[str, Any]") -> Request |
         items, management = named.devices, named.management
         imex = imex or named.imex
         extras |= named.extras
+        features |= named.features
     if settings["features.ignore-imex-channel-requests"]:
         imex = ()
         extras.pop("imex", None)
     if imex:
         extras.setdefault("imex", IMEX_CHANNELS)
+    for name, words in features.items():
+        kind_of = _kind_of(name)
+        extras[kind_of] = f"{extras[kind_of]} and {words}" if kind_of in extras else words
     return Request(
         _meaning(source, items),
         source,
@@ -127,7 +153,13 @@ def requested(config: "dict[str, Any]", settings: "dict[str, Any]") -> Request |
         extras=extras,
         management=management,
         imex=imex,
+        features=features,
     )
+
+
+def _kind_of(feature: str) -> str:
+    """The kind of policy that decides on *feature*."""
+    return "nvswitch" if feature == "nvswitch" else "features"
 
 
 def _by_environment(env: dict[str, str], settings: "dict[str, Any]") -> tuple[str, list[str]]:

@@ -150,6 +150,11 @@ def _read_node(
     node.read_capabilities(found, management=bool(request.extras))
     if request.imex == ("all",):
         node.read_imex_channels(found)
+    if request.features:
+        from gpushim.features import read_features
+
+        root = settings["gpushim.roots.driver"].rstrip("/")
+        found.features = read_features(request.features, found.roots.dev, root)
     return found
 
 

@@ -124,6 +124,7 @@ def select(request: Request, node: Node, identities: "list[NvmlDevice]") -> Sele
         _instances(request, gpu, migs, node, out)
     _management(request, node, out)
     _imex(request, node, out)
+    _features(request, node, out)
     out.devices = _once(out.devices)
     return out
 
@@ -251,3 +252,15 @@ def _imex(request: Request, node: Node, out: Selection) -> None:
         device = Device(f"/dev/nvidia-caps-imex-channels/channel{minor}", major, minor, "rw", words)
         device.must_exist = True
         out.devices.append(device)
+
+
+def _features(request: Request, node: Node, out: Selection) -> None:
+    """The nodes of other drivers, as the host has them; a feature without any is no error."""
+    for name, words in request.features.items():
+        nodes = node.features[name].nodes
+        for path, major, minor in nodes:
+            out.devices.append(Device(path, major, minor, "rw", words))
+        if not nodes:
+            reason = "this host has no node of it"
+            out.withheld.append((words, reason))
+            out.warnings.append(f"{words}: {reason}: nothing is given")

@@ -104,19 +104,6 @@ class Root:
         finally:
             os.close(parent)
 
-    def remove(self, path: str) -> None:
-        """Take the file or link *path* away, if there is one."""
-        try:
-            parent = linux.open_in_root(self.fd, path.rpartition("/")[0] or "/", os.O_PATH | os.O_DIRECTORY)
-        except OSError:
-            return
-        try:
-            os.unlink(path.rpartition("/")[2], dir_fd=parent)
-        except OSError:
-            pass  # it was never there, or is a directory of the image's
-        finally:
-            os.close(parent)
-
     def _parent(self, path: str) -> int:
         """A descriptor of the directory of *path*, made with those above it where it is missing."""
         directory = path.rpartition("/")[0] or "/"

@@ -7,7 +7,6 @@ paths, since pivot_root(2) is not done yet. Rootless runtimes start no other hoo
 import errno
 import posix as os
 
-from gpushim import bundle
 from gpushim.edits import AddDevice, AllowDevice
 from gpushim.errors import InvalidState
 from gpushim.resolution import Resolution, resolve
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
     from gpushim_hooks.state import State
 
 
-def create_container(state: "State", settings: "dict[str, Any]", state_dir: str) -> list[str]:
-    """Bind what the config of *state* asks for; what the administrator should know, or cannot be given."""
-    found = bundle.open_bundle(state.bundle)
-    resolution = resolve(found.config, settings, "", state_dir, Resolution())
+def create_container(
+    state: "State", config: "dict[str, Any]", settings: "dict[str, Any]", state_dir: str
+) -> list[str]:
+    """Bind what *config* asks for; what the administrator should know, or cannot be given."""
+    resolution = resolve(config, settings, "", state_dir, Resolution())
     if any(isinstance(edit, AddDevice) for edit in resolution.edits):
         raise InvalidState(
             "GS0767",
@@ -35,10 +35,8 @@ def create_container(state: "State", settings: "dict[str, Any]", state_dir: str)
         if resolution.work is not None:
             from gpushim import rootfs
 
-            resolution.warnings += rootfs.prepare(
-                {"root": found.config.get("root")}, state.bundle, resolution.work
-            )
-        resolution.warnings += live.give(Inside(root_of(found.config, state.bundle)), resolution.edits)
+            resolution.warnings += rootfs.prepare({"root": config.get("root")}, state.bundle, resolution.work)
+        resolution.warnings += live.give(Inside(root_of(config, state.bundle)), resolution.edits)
         _check_cgroup(resolution)
     return resolution.warnings
 

@@ -6,7 +6,7 @@ done yet; runc and crun have made the cgroup by then.
 
 import posix as os
 
-from gpushim import bundle, log, record
+from gpushim import log, record
 from gpushim.edits import AddGroup, AllowDevice
 from gpushim.errors import InvalidState
 from gpushim.resolution import Resolution, audit, in_user_namespace, resolve
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from gpushim_hooks.state import State
 
 
-def create_runtime(state: "State", settings: "dict[str, Any]", state_dir: str) -> list[str]:
-    """Give the container of *state* what its config asks for; what the administrator should know.
+def create_runtime(
+    state: "State", config: "dict[str, Any]", settings: "dict[str, Any]", state_dir: str
+) -> list[str]:
+    """Give the container of *state* what *config* asks for; what the administrator should know.
 
     A second run (`runc restore` runs these hooks again) changes nothing.
     """
-    found = bundle.open_bundle(state.bundle)
     resolution = Resolution()
     try:
-        resolve(found.config, settings, "", state_dir, resolution, live=True)
+        resolve(config, settings, "", state_dir, resolution, live=True)
     finally:
         audit("create-runtime", state.id, resolution)
     if resolution.selection is not None:
-        _give(state, found.config, resolution)
+        _give(state, config, resolution)
         record.keep(state_dir, state.id, state.bundle, resolution)
     if settings["gpushim.log"]:
         log.debug(settings["gpushim.log"], f"create-runtime {state.id}: {resolution.describe()}")

@@ -3,8 +3,9 @@
 import posix as os
 import sys
 
-from gpushim import log, settings
+from gpushim import bundle, log, settings
 from gpushim.errors import InvalidCall, ShimError, in_words
+from gpushim.resolution import settings_for
 from gpushim_hooks.state import State, read_state
 
 TYPE_CHECKING = False
@@ -65,7 +66,7 @@ def main(args: list[str]) -> "NoReturn":
         if call.command in _NOTHING:
             sys.exit(0)
         state = read_state(0, living=call.command != "create-container")
-        warnings = _stage(call.command)(state, settings.load(os.environ), settings.state_dir(os.environ))
+        warnings = _run(_stage(call.command), state)
     except (ShimError, OSError, MemoryError) as problem:
         text = log.printable(in_words(problem))
         os.write(2, f"gpushim-hook: {text}\n".encode("utf-8", "backslashreplace"))
@@ -74,6 +75,15 @@ def main(args: list[str]) -> "NoReturn":
     for warning in warnings:
         log.line(target, f"{state.id}: warning: {log.printable(warning)}")
     sys.exit(0)
+
+
+def _run(stage: "Any", state: State) -> list[str]:
+    found = bundle.open_bundle(state.bundle)
+    effective = settings_for(found.config, os.environ)
+    if effective is None:
+        return []
+    out: list[str] = stage(state, found.config, effective, settings.state_dir(os.environ))
+    return out
 
 
 def _stage(command: str) -> "Any":

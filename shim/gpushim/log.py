@@ -7,6 +7,7 @@ line), so a message goes there in the runtime's own form: logrus, as text or as 
 import posix as os
 import time
 
+from gpushim import state
 from gpushim.json_text import dumps
 
 TYPE_CHECKING = False
@@ -61,8 +62,11 @@ def line(path: str, text: str) -> None:
     try:
         if os.stat(path).st_size > 1 << 20:
             os.rename(path, f"{path}.1")
-    except OSError:
-        pass  # there is none yet
+    except OSError:  # there is none yet, nor may its directory be
+        try:
+            state.make(path.rpartition("/")[0])
+        except OSError:
+            pass
     append(path, f"{_now()} {text}")
 
 

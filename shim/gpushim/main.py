@@ -5,9 +5,8 @@ import sys
 import time
 
 from gpushim import argv, bundle, settings
-from gpushim.errors import InvalidSettings, ShimError, in_words
-from gpushim.request import requested
-from gpushim.resolution import Resolution, audit, resolve
+from gpushim.errors import ShimError, in_words
+from gpushim.resolution import Resolution, audit, resolve, settings_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,12 +38,8 @@ def prepare(call: "argv.Call", handler: str, runtime: str) -> None:
     """Edit the bundle of *call* on disk, if its container asks for anything."""
     started = time.monotonic()
     found = bundle.open_bundle(call.bundle, call.config)
-    try:
-        effective = settings.load(os.environ)
-    except InvalidSettings:
-        # A node with a broken config.toml still runs what does not ask for a GPU.
-        if requested(found.config, settings.last(os.environ)) is not None:
-            raise
+    effective = settings_for(found.config, os.environ)
+    if effective is None:
         return
     resolution, state_dir = Resolution(), settings.state_dir(os.environ)
     try:

@@ -3,8 +3,9 @@
 import posix as os
 
 from gpushim.argv import is_crun
-from gpushim.errors import InvalidNode
+from gpushim.errors import InvalidNode, InvalidSettings
 from gpushim.request import INJECTED, requested
+from gpushim.settings import last, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from gpushim.policy import Verdict
     from gpushim.request import Request
     from gpushim.selection import Selection
+
+
+def settings_for(config: "dict[str, Any]", environ: "dict[bytes, bytes]") -> "dict[str, Any] | None":
+    """The settings in effect; None where they are broken and *config* asks for nothing: that runs still."""
+    try:
+        return load(environ)
+    except InvalidSettings:
+        if requested(config, last(environ)) is not None:
+            raise
+        return None
 
 
 class Resolution:

@@ -50,7 +50,7 @@ def keep(directory: str, name: str, data: bytes) -> bool:
         try:
             parent = _opened(directory)
         except FileNotFoundError:
-            _make(directory)
+            make(directory)
             parent = _opened(directory)
         os.close(parent)
         files.replace(f"{directory}/{name}", data, 0o600)
@@ -67,7 +67,8 @@ def name_of(text: str) -> str:
     return f"{value:016x}"
 
 
-def _make(directory: str) -> None:
+def make(directory: str) -> None:
+    """Make *directory* and those above it, for our own user alone; OSError where that cannot be."""
     try:
         os.mkdir(directory, 0o700)
     except FileExistsError:
@@ -76,7 +77,7 @@ def _make(directory: str) -> None:
         parent = directory.rpartition("/")[0]
         if not parent:
             raise
-        _make(parent)
+        make(parent)
         try:
             os.mkdir(directory, 0o700)
         except FileExistsError:

@@ -83,6 +83,18 @@ def test_a_container_that_asks_for_nothing_gets_nothing(shim: Shim) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_broken_settings_stop_only_what_asks(shim: Shim) -> None:
+    shim.add("no TOML at all")
+    shim.config.write_text('{"process":{"env":["A=b"]}}')
+
+    assert run(shim, "create-runtime").returncode == 0
+
+    shim.config.write_text('{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}')
+    done = run(shim, "create-runtime")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"gpushim-hook: GS0505: {shim.toml}")
+
+
 def test_a_process_that_is_gone(shim: Shim) -> None:
     asking(shim)
     child = subprocess.Popen(["true"])

@@ -1,6 +1,6 @@
 /*
- * What a program in a container finds of the driver: `loads NAME...` opens each library by name and prints "NAME ok", or
- * "NAME" and the loader's words. Of libcuda it calls cuInit, of NVML it counts the GPUs.
+ * What a program in a container finds of the driver: `loads NAME...` opens each library by name and prints "NAME ok",
+ * or "NAME" and the loader's words. Of libcuda it calls cuInit, of NVML it counts the GPUs.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakenode import driver
 from tests.real import image
 from tests.real.bed import BIN, Ran
 from tests.real.conftest import SeedNode, recorder
@@ -28,6 +29,7 @@ def dockerd(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doc
     directory = Path(tmp_path_factory.mktemp("d"))
     runc = recorder(directory / "record-runc" / "runc", "runc")
     seed = SeedNode(directory / "node", f'[nvidia-container-runtime]\nruntimes = ["{runc}"]')
+    driver.install(directory / "node/driver")
     with docker(root, directory, {"gpushim": seed.shim(directory / "gpushim")}) as running:
         yield running
 
@@ -35,6 +37,20 @@ def dockerd(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doc
 @pytest.mark.parametrize("options", [(), ("--read-only",)], ids=["plain", "read-only"])
 def test_docker_gives_one_gpu(dockerd: Docker, options: tuple[str, ...]) -> None:
     assert answers(dockerd.run("gpushim", ONE, *ASKED, options=options)) == GIVEN
+
+
+LIBRARIES = f"/{driver.WHERE}"
+SHOW = ("/bin/busybox", "sh", "-c", f"busybox readlink {LIBRARIES}/libnvidia-ml.so.1; busybox grep -c {LIBRARIES} /proc/mounts")  # fmt: skip
+SHOWN = f"libnvidia-ml.so.{driver.VERSION}\n1\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--read-only",)], ids=["plain", "read-only"])
+def test_docker_gives_the_drivers_files(dockerd: Docker, options: tuple[str, ...]) -> None:
+    ran = dockerd.run("gpushim", ONE, *SHOW, options=options)
+
+    assert (ran.code, ran.out) == (0, SHOWN), ran.err
+    config = json.loads((dockerd.directory / "record-runc/runc.json").read_text())
+    assert "createContainer" not in config.get("hooks", {})
 
 
 def test_docker_shows_a_refusal(dockerd: Docker) -> None:
@@ -117,6 +133,7 @@ def podman(root: str, tmp_path_factory: pytest.TempPathFactory) -> Podman:
         for name, path in zip(("runc", "crun"), runtimes, strict=True)
     ]
     seed = SeedNode(directory / "node", *tables)
+    driver.install(directory / "node/driver")
     for name in ("runc", "crun"):
         seed.shim(directory / f"shim-{name}")
     # One whose administrator listens to annotations.
@@ -132,6 +149,14 @@ def test_podman_gives_one_gpu(podman: Podman, runtime: str, options: tuple[str, 
     shim = str(podman.directory / f"shim-{runtime}")
 
     assert answers(podman.run(shim, ONE, *ASKED, options=options)) == GIVEN
+
+
+@pytest.mark.parametrize("options", [(), ("--read-only",)], ids=["plain", "read-only"])
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_podman_gives_the_drivers_files(podman: Podman, runtime: str, options: tuple[str, ...]) -> None:
+    ran = podman.run(str(podman.directory / f"shim-{runtime}"), ONE, *SHOW, options=options)
+
+    assert (ran.code, ran.out) == (0, SHOWN), ran.err
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])

@@ -31,7 +31,7 @@ struct gs_file {
 };
 
 struct gs_nvml_device {
-	int gpu, minor, mig, gi, ci, error;
+	int gpu, minor, mig, gi, ci, error, arch, brand;
 	char uuid[...];
 };
 
@@ -77,3 +77,4 @@ int gs_bpf_load(const void *code, int size, const char *licence, const char *nam
 int gs_bpf_attach(int cgroup, int program, unsigned flags, int replaced);
 int gs_unlimit_memlock(void);
 int gs_elf(int fd, struct gs_elf *out);
+int gs_cuda_version(const char *library, int deadline_ms);

@@ -40,10 +40,11 @@ struct gs_file {
 
 /*
  * One device that NVML knows: mig, gi and ci are -1 for a GPU itself. error is 0 or an nvmlReturn_t; uuid is text of
- * NVML's and ends with a NUL whatever it wrote.
+ * NVML's and ends with a NUL whatever it wrote. arch is 10 times the CUDA compute capability, brand an nvmlBrandType_t,
+ * each -1 where this NVML does not tell.
  */
 struct gs_nvml_device {
-	int gpu, minor, mig, gi, ci, error;
+	int gpu, minor, mig, gi, ci, error, arch, brand;
 	char uuid[GS_UUID_SIZE];
 };
 
@@ -104,3 +105,4 @@ int gs_bpf_load(const void *code, int size, const char *licence, const char *nam
 int gs_bpf_attach(int cgroup, int program, unsigned flags, int replaced);
 int gs_unlimit_memlock(void);
 int gs_elf(int fd, struct gs_elf *out);
+int gs_cuda_version(const char *library, int deadline_ms);

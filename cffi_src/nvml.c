@@ -24,6 +24,9 @@ static int (*nvml_mig_max)(nvml_device, unsigned *);
 static int (*nvml_mig_by_index)(nvml_device, unsigned, nvml_device *);
 static int (*nvml_gi)(nvml_device, unsigned *);
 static int (*nvml_ci)(nvml_device, unsigned *);
+/* Those that an NVML may lack. */
+static int (*nvml_arch)(nvml_device, int *, int *);
+static int (*nvml_brand)(nvml_device, int *);
 
 static int find_functions(void *library)
 {
@@ -46,6 +49,8 @@ static int find_functions(void *library)
 	for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
 		if (!(*wanted[i].function = dlsym(library, wanted[i].name)))
 			return -1;
+	*(void **) &nvml_arch = dlsym(library, "nvmlDeviceGetCudaComputeCapability");
+	*(void **) &nvml_brand = dlsym(library, "nvmlDeviceGetBrand");
 	return 0;
 }
 
@@ -74,6 +79,16 @@ __attribute__((noreturn)) static void send_status(int stage, int code)
 	_exit(0);
 }
 
+static void add_kind(nvml_device gpu, struct gs_nvml_device *device)
+{
+	int major = 0, minor = 0, brand = 0;
+
+	if (nvml_arch && nvml_arch(gpu, &major, &minor) == 0)
+		device->arch = 10 * major + minor;
+	if (nvml_brand && nvml_brand(gpu, &brand) == 0)
+		device->brand = brand;
+}
+
 static void send_migs(nvml_device gpu, int index, int minor)
 {
 	unsigned current = 0, pending = 0, max = 0;
@@ -82,7 +97,7 @@ static void send_migs(nvml_device gpu, int index, int minor)
 	if (nvml_mig_mode(gpu, &current, &pending) != 0 || !current || nvml_mig_max(gpu, &max) != 0)
 		return;
 	for (unsigned i = 0; i < max && i < NVML_MIGS; i++) {
-		struct gs_nvml_device device = {.gpu = index, .minor = minor, .mig = (int) i};
+		struct gs_nvml_device device = {.gpu = index, .minor = minor, .mig = (int) i, .arch = -1, .brand = -1};
 		unsigned gi = 0, ci = 0;
 		nvml_device mig;
 
@@ -114,7 +129,8 @@ __attribute__((noreturn)) static void ask_nvml(const char *path)
 	if ((code = nvml_count(&count)) != 0)
 		send_status(GS_NVML_COUNT, code);
 	for (unsigned i = 0; i < count && i < NVML_GPUS; i++) {
-		struct gs_nvml_device device = {.gpu = (int) i, .minor = -1, .mig = -1, .gi = -1, .ci = -1};
+		struct gs_nvml_device device = {
+		    .gpu = (int) i, .minor = -1, .mig = -1, .gi = -1, .ci = -1, .arch = -1, .brand = -1};
 		unsigned minor = 0;
 		nvml_device gpu = NULL;
 
@@ -123,6 +139,8 @@ __attribute__((noreturn)) static void ask_nvml(const char *path)
 			device.minor = (int) minor;
 		if (!device.error)
 			device.error = nvml_uuid(gpu, device.uuid, sizeof(device.uuid));
+		if (!device.error)
+			add_kind(gpu, &device);
 		send_device(&device);
 		if (!device.error)
 			send_migs(gpu, (int) i, device.minor);
@@ -143,8 +161,8 @@ static int next_frame(int pipe_end, struct nvml_frame *frame, long end)
 		if (poll(&ready, 1, (int) left) <= 0)
 			continue;
 		n = read(pipe_end, frame, sizeof(*frame));
-		if (n == 0)
-			return 0;
+		if (n == 0) /* it ends itself at the same time: whoever is late to see that sees an end, not silence */
+			return now_ms() >= end ? -ETIMEDOUT : 0;
 		return n == sizeof(*frame) ? 1 : -EPROTO;
 	}
 }

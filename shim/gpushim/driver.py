@@ -28,13 +28,15 @@ class Inventory:
 
     `libraries` are [path, SONAME, bits, capabilities], `links` [path, target, bits, capabilities], `files`
     [path, kind, capabilities] with kind binary, socket, firmware or configuration; firmware comes with any.
+    `cuda` is the CUDA version of its libcuda, empty where that does not tell.
     """
 
-    __slots__ = ("files", "libraries", "links", "root", "version")
+    __slots__ = ("cuda", "files", "libraries", "links", "root", "version")
 
     def __init__(self, root: str, found: "dict[str, Any]") -> None:
         self.root = root
         self.version: str = found["version"]
+        self.cuda: str = found["cuda"]
         self.libraries: list[tuple[str, str, int, list[str]]] = found["libraries"]
         self.links: list[tuple[str, str, int, list[str]]] = found["links"]
         self.files: list[tuple[str, str, list[str]]] = found["files"] + _sockets(root)

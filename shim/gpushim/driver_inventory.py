@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST = 20_000  # names of one directory
 _FILE = 0o100000
+_PATIENCE = 5.0  # seconds, for a libcuda that was never loaded since the boot
 
 
 def inventory(root: str, version: str) -> "dict[str, Any]":
@@ -44,9 +45,22 @@ def inventory(root: str, version: str) -> "dict[str, Any]":
             "files": found.others,
             "suffixes": sorted(found.suffixes),
             "directories": found.directories,
+            "cuda": _cuda_version(root, found.libraries),
         }
     finally:
         os.close(fd)
+
+
+def _cuda_version(root: str, libraries: "list[list[Any]]") -> str:
+    """Of libcuda, a constant of it: `13.0`; empty where it does not tell."""
+    for path, soname, bits, _ in libraries:
+        if soname == "libcuda.so.1" and bits == 64:
+            try:
+                version = linux.cuda_version(root + path, _PATIENCE)
+            except OSError:
+                return ""
+            return f"{version // 1000}.{version % 1000 // 10}" if version else ""
+    return ""
 
 
 class _Found:

@@ -37,12 +37,16 @@ _CODES = {
 
 
 class NvmlDevice:
-    """A GPU (mig, gi and ci are -1) or a MIG device, as NVML has it; *error* is 0 or an nvmlReturn_t."""
+    """A GPU (mig, gi and ci are -1) or a MIG device, as NVML has it; *error* is 0 or an nvmlReturn_t.
 
-    __slots__ = ("ci", "error", "gi", "gpu", "mig", "minor", "uuid")
+    `arch` is 10 times a GPU's CUDA compute capability, `brand` its nvmlBrandType_t; -1 where NVML does not
+    tell.
+    """
+
+    __slots__ = ("arch", "brand", "ci", "error", "gi", "gpu", "mig", "minor", "uuid")
 
     def __init__(self, numbers: list[int], uuid: str) -> None:
-        self.gpu, self.minor, self.mig, self.gi, self.ci, self.error = numbers
+        self.gpu, self.minor, self.mig, self.gi, self.ci, self.error, self.arch, self.brand = numbers
         self.uuid = uuid
 
 

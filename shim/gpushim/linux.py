@@ -69,8 +69,8 @@ NVML_SYMBOL: int = lib.GS_NVML_SYMBOL
 def nvml(library: str, deadline: float) -> tuple[int, int, list[tuple[list[int], bytes]]]:
     """The stage that NVML of *library* failed at (0: none), its nvmlReturn_t, and each device that it knows.
 
-    A device is `[gpu, minor, mig, gi, ci, nvmlReturn_t]` and its UUID. TimeoutError after *deadline* seconds,
-    ChildProcessError or another OSError where it crashed or made no sense.
+    A device is `[gpu, minor, mig, gi, ci, nvmlReturn_t, arch, brand]` and its UUID. TimeoutError after
+    *deadline* seconds, ChildProcessError or another OSError where it crashed or made no sense.
     """
     room = 1024  # 16 GPUs with 7 MIG devices are 128; a thousand are none
     out, status = ffi.new("struct gs_nvml_device[]", room), ffi.new("struct gs_nvml_status *")
@@ -79,9 +79,20 @@ def nvml(library: str, deadline: float) -> tuple[int, int, list[tuple[list[int],
         raise _error(count, library)
     rows = []
     for one in out[0 : min(count, room)]:
-        numbers = [one.gpu, one.minor, one.mig, one.gi, one.ci, one.error]
+        numbers = [one.gpu, one.minor, one.mig, one.gi, one.ci, one.error, one.arch, one.brand]
         rows.append((numbers, ffi.string(one.uuid)))
     return status.stage, status.code, rows
+
+
+def cuda_version(library: str, deadline: float) -> int:
+    """1000 times major and 10 times minor of the CUDA version of *library*; 0 where it does not tell.
+
+    The driver is not initialised. OSError where it ended its process, or took more than *deadline* seconds.
+    """
+    version: int = lib.gs_cuda_version(_bytes(library), int(deadline * 1000))
+    if version < 0:
+        raise _error(version, library)
+    return version
 
 
 def open_in_root(root: int, path: str, flags: int, mode: int = 0) -> int:

@@ -4,13 +4,14 @@ import posix as os
 
 from gpushim.argv import is_crun
 from gpushim.errors import InvalidNode, InvalidSettings
-from gpushim.request import INJECTED, requested
+from gpushim.request import INJECTED, environment, requested
 from gpushim.settings import last, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpushim.driver import Inventory
     from gpushim.driver_files import RootWork
     from gpushim.edits import Edit
     from gpushim.identity import NvmlDevice
@@ -117,6 +118,7 @@ def _add_driver_files(
     from gpushim import driver
 
     inventory = driver.read_driver(settings, state_dir)
+    _check_requirements(settings, config, inventory, out)
     if inventory is None:
         return
     from gpushim import driver_files
@@ -128,6 +130,45 @@ def _add_driver_files(
     assert out.selection is not None
     out.selection.withheld += choice.withheld
     out.warnings += choice.warnings
+
+
+def _check_requirements(
+    settings: "dict[str, Any]", config: "dict[str, Any]", inventory: "Inventory | None", out: Resolution
+) -> None:
+    """Refused where the image requires what this node is not."""
+    env = environment(config)
+    if settings["disable-require"] or not any("REQUIRE_" in name or name == "CUDA_VERSION" for name in env):
+        return  # the way of most images that are not CUDA's own
+    from gpushim import requirements
+
+    expressions = requirements.required(env)
+    if not expressions:
+        return
+    if inventory is None or not inventory.cuda:
+        out.warnings.append(
+            f"{' and '.join(expressions)}: not checked: the driver's libcuda does not tell a version"
+        )
+        return
+
+    def gpus() -> "list[dict[str, str]]":
+        from gpushim.identity import read_identities
+
+        assert out.selection is not None
+        minors = [gpu.minor for gpu in out.selection.gpus]
+        known = [
+            one for one in out.identities or read_identities(settings) if one.mig < 0 and one.minor in minors
+        ]
+        return [
+            {
+                "arch": f"{one.arch // 10}.{one.arch % 10}" if one.arch >= 0 else "0",
+                "brand": requirements.BRANDS[one.brand]
+                if 0 <= one.brand < len(requirements.BRANDS)
+                else "unknown",
+            }
+            for one in known
+        ]
+
+    requirements.check(expressions, {"cuda": inventory.cuda, "driver": inventory.version}, gpus)
 
 
 def _granted(out: Resolution) -> "Request | None":

@@ -45,6 +45,8 @@ int nvmlDeviceGetMaxMigDeviceCount(struct device *device, unsigned *count);
 int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned index, struct device **out);
 int nvmlDeviceGetGpuInstanceId(struct device *device, unsigned *out);
 int nvmlDeviceGetComputeInstanceId(struct device *device, unsigned *out);
+int nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, int *minor);
+int nvmlDeviceGetBrand(struct device *device, int *out);
 
 struct memory {
 	unsigned long long total, free, used;
@@ -240,5 +242,21 @@ int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *out)
 	out->total = (unsigned long long) device->memory << 20;
 	out->used = out->total / 8;
 	out->free = out->total - out->used;
+	return SUCCESS;
+}
+
+/* Of Hopper, as the simulated GPUs are. */
+int nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, int *minor)
+{
+	(void) device;
+	*major = 9;
+	*minor = 0;
+	return SUCCESS;
+}
+
+int nvmlDeviceGetBrand(struct device *device, int *out)
+{
+	(void) device;
+	*out = 14; /* NVML_BRAND_NVIDIA */
 	return SUCCESS;
 }

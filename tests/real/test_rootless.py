@@ -30,7 +30,7 @@ for where in "$@"; do
     mkdir "$kept/$n"
     mount --rbind "$where" "$kept/$n"
 done
-for closed in /root /work /home; do [ ! -d "$closed" ] || mount -t tmpfs -o mode=755 tmpfs "$closed"; done
+for closed in /root /home; do [ ! -d "$closed" ] || mount -t tmpfs -o mode=755 tmpfs "$closed"; done
 n=0
 while [ "$1" != -- ]; do
     n=$((n + 1))

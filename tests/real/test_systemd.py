@@ -1,12 +1,14 @@
 """Containers whose cgroups systemd manages: what is given stays, and what systemd was not told is lost."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakenode import real_majors
 from tests.real.bed import BIN
 from tests.real.systemd import CELLS, PINNING, Scope, SystemdBed
 from tests.real.test_hook import Hooked
@@ -133,4 +135,39 @@ def test_what_devices_says_is_what_a_process_finds(bed: SystemdBed) -> None:
             found[item] = all(said[path][letter] for letter in mode) == (answer == "ENXIO")
     assert len(found) >= 6
     assert set(found.values()) == {True}
+    scope.delete()
+
+
+# python -c ASK PID ITEM...: what the cgroup of PID answers to each question c:MAJOR:MINOR:MODE, as the prober would.
+ASK = """
+import sys
+from gpushim.ctl.cgroup_view import of_process
+view = of_process(int(sys.argv[1]), None)
+for item in sys.argv[2:]:
+    _, major, minor, mode = item.split(":")
+    answers = [view.ask(int(major), int(minor), letter).allowed for letter in mode]
+    print(item, "unknown" if None in answers else "ENXIO" if all(answers) else "EPERM")
+"""
+
+
+def test_the_programs_of_systemd_answer_as_the_kernel_does(bed: SystemdBed) -> None:
+    """Of systemd's own making after a reload, beside or above those of the runtime."""
+    hooked = Hooked(bed, node_directory(bed))
+    majors = {hooked.node.caps_major, 195, *range(240, 247)} - real_majors()
+    items = [
+        f"c:{major}:{minor}:{mode}"
+        for major in sorted(majors)
+        for minor in (0, 1, 2, 66, 255)
+        for mode in ("r", "w", "rw")
+    ]
+    scope = bed.start(hooked.bundle(*REPORTER, admin=True))
+    scope.systemctl("set-property", "--runtime", scope.unit, "CPUWeight=77")
+    scope.items = items
+
+    found = scope.opens().opens
+    said = bed.enter(sys.executable, "-c", ASK, str(scope.state()["pid"]), *items)
+
+    assert said.code == 0, said.err
+    assert len(items) >= 100
+    assert said.opens == found
     scope.delete()

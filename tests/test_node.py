@@ -295,3 +295,20 @@ def test_many_nodes_are_looked_up_as_few_are(host: Host) -> None:
 
     assert {(d.host, d.mode) for d in many} == {((195, 0), 0o666)}
     assert few[0].host == (195, 0) and few[1].host is None
+
+
+@pytest.mark.node("eight-gpus")
+def test_drm_nodes_are_those_that_sysfs_names(host: Host) -> None:
+    found = host.read()
+    bus = found.gpus[2].bus
+    drm = host.directory / f"sys/bus/pci/devices/{bus}/drm"
+    for odd in ("card", "cardx", "version", "card1234567", "controlD64"):
+        (drm / odd).mkdir()
+    shutil.rmtree(host.directory / f"sys/bus/pci/devices/{found.gpus[3].bus}/drm")
+
+    node.read_drm(found)
+
+    minor = found.gpus[2].minor
+    assert found.gpus[2].drm == [f"card{minor}", f"renderD{128 + minor}"]
+    assert found.gpus[3].drm == []
+    assert node.drm_minor(f"renderD{128 + minor}") == 128 + minor

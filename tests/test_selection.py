@@ -55,6 +55,35 @@ def test_all_is_every_gpu_in_order() -> None:
     assert paths(selected(request("all"), node(gpu(0), gpu(1)))) == [*CONTROL, "nvidia0", "nvidia1"]
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "given"),
+    [
+        pytest.param(("graphics",), ["dri/card0", "dri/renderD128"], id="graphics"),
+        pytest.param(("display", "utility"), ["dri/card0", "dri/renderD128"], id="display"),
+        pytest.param(("compute", "utility"), [], id="neither"),
+    ],
+)
+def test_drm_nodes_come_with_graphics_and_with_whole_gpus_alone(
+    capabilities: tuple[str, ...], given: list[str]
+) -> None:
+    whole, other, split = gpu(0), gpu(1), gpu(2, 2, 7)
+    whole.drm, other.drm, split.drm = (
+        ["card0", "renderD128"],
+        ["card1", "renderD129"],
+        ["card2", "renderD130"],
+    )
+
+    found = selected(request("0", "2", capabilities=capabilities), node(whole, other, split))
+
+    drm = {
+        device.path: (device.major, device.minor, device.access)
+        for device in found.devices
+        if "/dri/" in device.path
+    }
+    assert list(drm) == [f"/dev/{name}" for name in given]
+    assert list(drm.values()) == [(226, 0, "rw"), (226, 128, "rw")][: len(given)]
+
+
 def test_none_is_the_driver_without_a_gpu() -> None:
     assert paths(selected(request(), node(gpu(0)))) == CONTROL
 

@@ -38,10 +38,10 @@ class Gpu:
 
     `index` is its place in PCI order (what NVML counts), `minor` the N of /dev/nvidiaN: two numbers. `fault`
     says why its information could not be read (minor is -1 and uuid empty then), `late` that it may still
-    come.
+    come. `drm` are the names of its nodes in /dev/dri, once they are read.
     """
 
-    __slots__ = ("bus", "fault", "index", "instances", "late", "minor", "model", "uuid")
+    __slots__ = ("bus", "drm", "fault", "index", "instances", "late", "minor", "model", "uuid")
 
     def __init__(self, index: int, bus: str, minor: int, uuid: str, model: str, fault: str) -> None:
         self.index = index
@@ -52,6 +52,7 @@ class Gpu:
         self.fault = fault
         self.late = fault.startswith(_LATE)
         self.instances: dict[int, Instance] = {}
+        self.drm: list[str] = []
 
 
 class Capability:
@@ -312,6 +313,19 @@ def read_imex_channels(node: Node) -> None:
     node.imex_channels = sorted(
         [int(one) for one in numbers if one.isdigit() and one.isascii() and len(one) < 8]
     )
+
+
+def read_drm(node: Node) -> None:
+    """The DRM nodes of each GPU: nvidia-drm makes a card and a render node (drm-uapi.rst)."""
+    for gpu in node.gpus:
+        names = _entries(f"{node.roots.sys}/bus/pci/devices/{gpu.bus}/drm")
+        gpu.drm = sorted([name for name in names if drm_minor(name) >= 0])
+
+
+def drm_minor(name: str) -> int:
+    """N of cardN and renderDN, which is the minor number of major 226; -1 for other names."""
+    number = name.removeprefix("card").removeprefix("renderD")
+    return int(number) if number != name and number.isdigit() and number.isascii() and len(number) < 6 else -1
 
 
 def _has_instances(node: Node) -> bool:

@@ -202,6 +202,8 @@ def _read_node(
     node.read_capabilities(found, management=bool(request.extras))
     if request.imex == ("all",):
         node.read_imex_channels(found)
+    if "graphics" in request.capabilities or "display" in request.capabilities:
+        node.read_drm(found)
     if request.features:
         from gpushim.features import read_features
 

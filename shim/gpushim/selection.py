@@ -2,7 +2,7 @@
 
 from gpushim.errors import InvalidNode
 from gpushim.names import Names, is_mig_index, number
-from gpushim.node import Capability, Gpu, Node, whole
+from gpushim.node import Capability, Gpu, Node, drm_minor, whole
 from gpushim.request import DRIVER_CAPABILITIES, Request
 
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ _NVIDIACTL = 255
 _MODESET = 254
 _UVM = 0
 _UVM_TOOLS = 1
+_DRM = 226  # include/drm/drm_file.h, DRM_MAJOR
 
 _CAPS = "/dev/nvidia-caps/nvidia-cap"
 
@@ -120,6 +121,7 @@ def select(request: Request, node: Node, identities: "list[NvmlDevice]") -> Sele
     for gpu in out.gpus:
         why = f"{request.source}: GPU {gpu.index}"
         out.devices.append(Device(f"/dev/nvidia{gpu.minor}", major, gpu.minor, "rw", why))
+    _drm(request, parts, out)
     for gpu, migs in parts:
         _instances(request, gpu, migs, node, out)
     _management(request, node, out)
@@ -193,6 +195,15 @@ def _control(request: Request, node: Node, out: Selection) -> None:
     else:
         modeset = node.majors.get("nvidia-modeset", major)
         out.devices.append(Device("/dev/nvidia-modeset", modeset, _MODESET, "rw", display[0]))
+
+
+def _drm(request: Request, parts: "list[tuple[Gpu, set[tuple[int, int]] | None]]", out: Selection) -> None:
+    """The DRM nodes of whole GPUs: a MIG device has no graphics."""
+    asked = [name for name in ("graphics", "display") if name in request.capabilities]
+    for gpu, migs in parts:
+        if asked and migs is None and not gpu.instances:
+            why = f"{DRIVER_CAPABILITIES}: {asked[0]}"
+            out.devices += [Device(f"/dev/dri/{name}", _DRM, drm_minor(name), "rw", why) for name in gpu.drm]
 
 
 def _capability(node: Node, capability: "Capability | None", what: str, why: str) -> Device:

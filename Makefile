@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml README.md $(shell find shim hooks cffi_src -type f -not -path '*/__pycache__/*')
 
-.PHONY: demo test bench lint clean packages-build packages-demo packages-test
+.PHONY: demo test bench fuzz lint clean packages-build packages-demo packages-test
 
 demo: packages-demo $(VENV)/installed
 	$(BIN)/python -m tests.demo
@@ -14,6 +14,10 @@ test: packages-test $(VENV)/installed
 
 bench: packages-build $(VENV)/installed
 	$(BIN)/python -m tests.bench
+
+# What reads other people's bytes, with many more of them: FUZZ examples each.
+fuzz: packages-build $(VENV)/installed
+	FUZZ=$(or $(FUZZ),20000) $(BIN)/python -m pytest -m fuzz $(ARGS)
 
 lint: $(VENV)/installed
 	$(BIN)/python -m pytest tests/test_lint.py

@@ -16,7 +16,11 @@ from tests.defaults import settings
 hypothesis.settings.register_profile(
     "any-speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("any-speed")
+# `make fuzz` asks for more examples of what reads other people's bytes.
+hypothesis.settings.register_profile(
+    "fuzz", hypothesis.settings.get_profile("any-speed"), max_examples=int(os.environ.get("FUZZ", "100"))
+)
+hypothesis.settings.load_profile("fuzz" if "FUZZ" in os.environ else "any-speed")
 
 BIN = Path(sys.executable).parent
 

@@ -149,6 +149,7 @@ def test_what_is_no_cache_is_told(data: bytes, message: str) -> None:
         parse(data)
 
 
+@pytest.mark.fuzz
 @given(st.binary(max_size=300), st.integers(0, 400), st.binary(max_size=8))
 def test_no_bytes_raise_anything_else(tail: bytes, at: int, patch: bytes) -> None:
     good = plain("liba.so.1", "libb.so.2")

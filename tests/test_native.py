@@ -367,10 +367,11 @@ def test_a_shared_object_tells_its_soname(tmp_path: Path) -> None:
     assert machine == {"x86_64": 62, "aarch64": 183}[os.uname().machine]
 
 
+@pytest.mark.fuzz
 @hypothesis.given(
     at=st.integers(0, 20_000), patch=st.binary(min_size=1, max_size=8), size=st.integers(0, 20_000)
 )
-@hypothesis.settings(max_examples=300, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 def test_no_header_makes_more_of_it_than_an_error(tmp_path: Path, at: int, patch: bytes, size: int) -> None:
     path = tmp_path / "x.so"
     data = library("libx.so.7")

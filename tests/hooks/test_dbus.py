@@ -183,6 +183,7 @@ def test_a_greeting_without_an_end(tmp_path: Path) -> None:
         call(path)
 
 
+@pytest.mark.fuzz
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(data: bytes) -> None:
     for signature in ("a(yv)", "sa(ss)", "v", "aav"):
@@ -194,6 +195,7 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
             pass
 
 
+@pytest.mark.fuzz
 @given(st.text(alphabet="ybnqiuxtsogav(){}", max_size=40))
 def test_no_signature_raises_anything_else(signature: str) -> None:
     try:

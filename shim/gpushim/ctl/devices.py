@@ -97,7 +97,7 @@ def _print(report: dict[str, Any]) -> None:
         out.print(text(container["id"] or f"process {container['pid']}", "bold"))
     for name in ("v1", "v2"):
         if cgroup[name]:
-            out.print(line(f"cgroup {name}", cgroup[name]))
+            out.print(line(name, f"cgroup {cgroup[name]}"))
     rows = report["devices"]
     if rows:
         columns = ("device", "numbers", "asked", "node", "cgroup", "user", "opens", "because")

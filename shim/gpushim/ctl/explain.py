@@ -120,7 +120,12 @@ def _print(report: dict[str, Any]) -> None:
         return
     if report["edits"]:
         out.print(table(("device", "numbers", "node", "rule", "because"), _devices(report["edits"])))
-        rows = [(e["text"], e["why"]) for e in report["edits"] if e["edit"] not in ("device", "rule")]
+        files = [(e["destination"], e["why"]) for e in report["edits"] if e["edit"] == "mount"]
+        if files:
+            out.print(table(("mounted", "because"), files))
+        rows = [
+            (e["text"], e["why"]) for e in report["edits"] if e["edit"] not in ("device", "rule", "mount")
+        ]
         if rows:
             out.print(table(("also", "because"), rows))
     else:

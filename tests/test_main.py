@@ -417,3 +417,14 @@ def test_many_creates_at_once_from_an_empty_state(shim: Shim) -> None:
 
 def test_python_is_the_one_beside_the_launcher() -> None:
     assert (BIN / f"python3.{sys.version_info.minor}").exists()
+
+
+def test_a_settings_file_whose_name_is_no_text_is_told(shim: Shim) -> None:
+    shim.config.write_text(json.dumps({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}))
+    shim.env["GPUSHIM_CONFIG"] = f"{shim.directory}/none\udcff.toml"
+
+    done = shim.create()
+
+    assert done.returncode == 1
+    assert "GS0501" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,7 +1,10 @@
 """`gpushim config`: the settings in effect, and the command line around it."""
 
+import codecs
 import json
 import subprocess
+
+import pytest
 
 from gpushim import __version__
 from tests.conftest import BIN, Shim
@@ -179,3 +182,38 @@ def test_shells_can_complete(shim: Shim) -> None:
         assert "_GPUSHIM_COMPLETE" in shim.ctl("completion", shell).stdout
     shim.env |= {"_GPUSHIM_COMPLETE": "bash_complete", "COMP_WORDS": "gpushim no", "COMP_CWORD": "1"}
     assert shim.ctl().stdout == "plain,node\n"
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["plain", "with-a-byte-order-mark"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+def test_only_the_line_that_is_set_changes(shim: Shim, mark: bytes, end: bytes) -> None:
+    lines = [b"# ours", b"[gpushim]", b'log = ""  # off', b'engine = "crio"', b"", b"[features]", b""]
+    shim.toml.write_bytes(mark + end.join(lines))
+
+    done = shim.ctl("config", "set", "gpushim.engine", "containerd")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines[3] = b'engine = "containerd"'
+    assert shim.toml.read_bytes() == mark + end.join(lines)
+    assert shim.ctl("config", "unset", "gpushim.engine").returncode == 0
+    del lines[3]
+    assert shim.toml.read_bytes() == mark + end.join(lines)
+
+
+def test_lines_of_both_kinds_stay_as_they_are(shim: Shim) -> None:
+    shim.toml.write_bytes(b'[gpushim]\r\nlog = ""\nengine = "crio"\r\n')
+
+    assert shim.ctl("config", "set", "gpushim.engine", "containerd").returncode == 0
+
+    assert shim.toml.read_bytes() == b'[gpushim]\r\nlog = ""\nengine = "containerd"\r\n'
+
+
+def test_a_directory_in_the_place_of_the_file_is_told(shim: Shim) -> None:
+    shim.toml.unlink()
+    shim.toml.mkdir()
+
+    done = shim.ctl("config", "set", "gpushim.engine", "crio")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"gpushim: GS0502: {shim.toml}: is not a regular file")
+    assert list(shim.toml.iterdir()) == []

@@ -1,5 +1,6 @@
 """config.toml as text that is edited in place: comments, order and spelling stay."""
 
+import codecs
 import os
 import tempfile
 from pathlib import Path
@@ -21,14 +22,14 @@ class ConfigFile:
         selected = settings.select(dict(os.environb)).path or settings.FILES[0]
         # A link stays one: what is written is the file it leads to.
         self.path = os.path.realpath(path or selected)
-        try:
-            self._text = Path(self.path).read_text()
-        except FileNotFoundError:
-            self._text = ""
-        settings_file.effective(
-            self.path if self._text else ""
-        )  # what is broken is told before it is touched
-        self._document = tomlkit.parse(self._text)
+        # What is broken is told before it is touched, and so is what is no file.
+        settings_file.effective(self.path if os.path.exists(self.path) else "")
+        data = Path(self.path).read_bytes() if os.path.exists(self.path) else b""
+        self._mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+        text = data.removeprefix(self._mark).decode()
+        # tomlkit keeps the line ends of what it leaves alone, and ends the lines it makes in its own way.
+        self._windows = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+        self._document = tomlkit.parse(text.replace("\r\n", "\n") if self._windows else text)
 
     def set(self, key: str, value: str) -> None:
         """Give *key* the TOML *value*, or the text where it is none."""
@@ -66,8 +67,9 @@ class ConfigFile:
     def write(self) -> None:
         """Replace the file at once, if the new text is one that is accepted."""
         text = tomlkit.dumps(self._document)
-        with tempfile.NamedTemporaryFile("w", suffix=".toml") as trial:
-            trial.write(text)
+        data = self._mark + (text.replace("\n", "\r\n") if self._windows else text).encode()
+        with tempfile.NamedTemporaryFile(suffix=".toml") as trial:
+            trial.write(data)
             trial.flush()
             try:
                 settings_file.effective(trial.name)
@@ -78,7 +80,7 @@ class ConfigFile:
                 ) from problem
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         like = os.stat(self.path) if os.path.exists(self.path) else None
-        files.replace(self.path, text.encode(), like.st_mode & 0o7777 if like else 0o644, like)
+        files.replace(self.path, data, like.st_mode & 0o7777 if like else 0o644, like)
 
 
 def _parsed(value: str) -> Any:

@@ -86,3 +86,10 @@ from gpushim.json_text import dumps, loads
 assert dumps(loads('{{"b": 1, "a": [2.5, "\\u2028"]}}')) == '{{"b":1,"a":[2.5,"\\\\u2028"]}}'
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_a_key_that_occurs_twice_is_found_among_many() -> None:
+    many = ",".join(f'"{n}":0' for n in range(200_000))
+
+    with pytest.raises(ValueError, match="the key '199999' occurs twice"):
+        loads(f'{{{many},"199999":1}}')

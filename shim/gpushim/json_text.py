@@ -22,8 +22,8 @@ def _constant(name: str) -> "Any":
 def _object(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
     tree = dict(pairs)
     if len(tree) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice!r} occurs twice in one object")
     return tree
 

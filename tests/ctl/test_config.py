@@ -217,3 +217,63 @@ def test_a_directory_in_the_place_of_the_file_is_told(shim: Shim) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"gpushim: GS0502: {shim.toml}: is not a regular file")
     assert list(shim.toml.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        pytest.param(
+            '[gpushim.runtimes.nvidia]\nruntimes = ["runc"]\n',
+            ("set", "gpushim.runtimes.nvidia.runtimes.x", "1"),
+            "GS0808: {path}: gpushim.runtimes.nvidia.runtimes.x: runtimes is no table",
+            id="set-below-a-list",
+        ),
+        pytest.param(
+            "disable-require = true\n",
+            ("unset", "disable-require.x"),
+            "GS0805: {path}: has no key 'disable-require.x'\nhint: gpushim config show --changed",
+            id="unset-below-a-value",
+        ),
+        pytest.param(
+            "disable-require = true\n",
+            ("unset", "disable-require.x.y"),
+            "GS0805: {path}: has no key 'disable-require.x.y'\nhint: gpushim config show --changed",
+            id="unset-far-below-a-value",
+        ),
+        pytest.param(
+            "",
+            ("set", "gpushim.log", "a\udcff"),
+            "GS0807: gpushim.log: 'a\\udcff' is not UTF-8",
+            id="not-utf-8",
+        ),
+    ],
+)
+def test_a_key_or_value_that_cannot_be_is_told(
+    shim: Shim, text: str, words: tuple[str, ...], told: str
+) -> None:
+    shim.toml.write_text(text)
+
+    done = shim.ctl("config", *words)
+
+    assert (done.returncode, done.stderr) == (1, f"gpushim: {told.format(path=shim.toml)}\n")
+    assert shim.toml.read_text() == text
+
+
+def test_an_inline_table_takes_another(shim: Shim) -> None:
+    shim.toml.write_text('gpushim = {log = ""}  # short\n')
+
+    done = shim.ctl("config", "set", "gpushim.policy.mig-monitor", "allow")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shim.toml.read_text() == 'gpushim = {log = "",policy = {mig-monitor = "allow"}}  # short\n'
+
+
+def test_a_link_that_leads_to_itself_stays(shim: Shim) -> None:
+    shim.toml.unlink()
+    shim.toml.symlink_to(shim.toml)
+
+    done = shim.ctl("config", "set", "gpushim.engine", "crio")
+
+    told = f"GS0506: {shim.toml}: cannot be read: Too many levels of symbolic links"
+    assert (done.returncode, done.stderr) == (1, f"gpushim: {told}\n")
+    assert shim.toml.is_symlink()

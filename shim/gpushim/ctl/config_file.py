@@ -8,9 +8,10 @@ from typing import Any
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import InlineTable
 
 from gpushim import files, settings, settings_file
-from gpushim.errors import InvalidSettings
+from gpushim.errors import InvalidSettings, shown
 from gpushim.settings_file import RULES, RUNTIMES
 from gpushim.settings_schema import BY_NAME
 
@@ -23,8 +24,11 @@ class ConfigFile:
         # A link stays one: what is written is the file it leads to.
         self.path = os.path.realpath(path or selected)
         # What is broken is told before it is touched, and so is what is no file.
-        settings_file.effective(self.path if os.path.exists(self.path) else "")
-        data = Path(self.path).read_bytes() if os.path.exists(self.path) else b""
+        there = os.path.lexists(
+            self.path
+        )  # a link that leads to itself is there, and is none of ours to replace
+        settings_file.effective(self.path if there else "")
+        data = Path(self.path).read_bytes() if there else b""
         self._mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
         text = data.removeprefix(self._mark).decode()
         # tomlkit keeps the line ends of what it leaves alone, and ends the lines it makes in its own way.
@@ -36,12 +40,18 @@ class ConfigFile:
         if key not in BY_NAME and not key.startswith(RUNTIMES + "."):
             hint = f"edit {RULES} in the file" if key == RULES else "gpushim config show lists the keys"
             raise InvalidSettings("GS0804", f"unknown key {key!r}", hint=hint)
+        try:
+            value.encode()
+        except UnicodeEncodeError as problem:
+            raise InvalidSettings("GS0807", f"{key}: {shown(value)} is not UTF-8") from problem
         table: Any = self._document
         *way, name = key.split(".")
         for step in way:
             if step not in table:
-                table[step] = tomlkit.table(is_super_table=True) if step != way[-1] else tomlkit.table()
+                table[step] = _new_table(table, step == way[-1])
             table = table[step]
+            if not isinstance(table, dict):
+                raise InvalidSettings("GS0808", f"{self.path}: {key}: {step} is no table")
         known = BY_NAME.get(key)
         table[name] = value if known and known.type is str else _parsed(value)
 
@@ -50,8 +60,8 @@ class ConfigFile:
         table: Any = self._document
         *way, name = key.split(".")
         for step in way:
-            table = table.get(step, {})
-        if name not in table:
+            table = table.get(step) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or name not in table:
             raise InvalidSettings(
                 "GS0805", f"{self.path}: has no key {key!r}", hint="gpushim config show --changed"
             )
@@ -81,6 +91,12 @@ class ConfigFile:
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         like = os.stat(self.path) if os.path.exists(self.path) else None
         files.replace(self.path, data, like.st_mode & 0o7777 if like else 0o644, like)
+
+
+def _new_table(parent: Any, last: bool) -> Any:
+    if isinstance(parent, InlineTable):  # it holds no other kind
+        return tomlkit.inline_table()
+    return tomlkit.table(is_super_table=not last)
 
 
 def _parsed(value: str) -> Any:

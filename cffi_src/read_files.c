@@ -40,7 +40,10 @@ static int start_reader(const char *const *path, int first, int last, int pipe_e
 	_exit(0);
 }
 
-/* Take frames until all files are in, every reader is gone, or it is end. The number still missing, or -errno. */
+/*
+ * Take frames until all files are in or it is end. The number still missing, or -errno: -EAGAIN when every reader was
+ * gone before its time, which says nothing about the files. One that hangs holds the pipe.
+ */
 static int collect(int pipe_end, struct gs_file *out, int missing, int count, long end)
 {
 	while (missing > 0) {
@@ -54,8 +57,11 @@ static int collect(int pipe_end, struct gs_file *out, int missing, int count, lo
 		if (poll(&ready, 1, (int) left) <= 0)
 			continue;
 		n = read(pipe_end, &frame, offsetof(struct frame, data));
-		if (n == 0)
+		if (n == 0) {
+			if (now_ms() < end)
+				return -EAGAIN;
 			break;
+		}
 		if (n != offsetof(struct frame, data) || frame.index < 0 || frame.index >= count || frame.size < 0 ||
 		    frame.size > GS_FILE_SIZE)
 			return -EPROTO;

@@ -243,6 +243,28 @@ os.write(done, repr((files, devices[0], len(devices[2]))).encode())
     assert (tmp_path / "done").read_text() == repr(([(0, b"text"), (errno.ENOENT, b"")], 0, 8))
 
 
+@pytest.mark.parametrize(("limit", "value"), [("RLIMIT_SIGPENDING", 0), ("RLIMIT_NOFILE", 8)])
+def test_a_reader_that_cannot_start_says_nothing_about_the_file(
+    tmp_path: Path, limit: str, value: int
+) -> None:
+    """A GPU whose file is fine must not look like one that hangs, and be left out of `all`."""
+    file = tmp_path / "file"
+    file.write_text("text")
+    program = f"""
+import resource
+from gpushim import linux
+resource.setrlimit(resource.{limit}, ({value}, {value}))
+try:
+    print(linux.read_files([{str(file)!r}], 1, 5))
+except OSError as problem:
+    print(problem.filename, problem.strerror)
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == f"{file} Resource temporarily unavailable\n"
+
+
 def test_a_path_in_a_root_stays_in_the_root(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "etc").mkdir(parents=True)

@@ -59,6 +59,20 @@ static int owned_and_private(const struct stat *st)
 	return st->st_uid == geteuid() && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
+/*
+ * How many of the n bytes read are whole records, 0 where they are not to be used. A file may be longer than there is
+ * room only by its last record, the JSON text, which is for Python; one that ends within a record was cut.
+ */
+static size_t whole_records(size_t n)
+{
+	const char *end = memrchr(settings, '\0', n);
+	size_t whole = end ? (size_t) (end + 1 - settings) : 0;
+
+	if (n < sizeof(settings))
+		return whole == n ? n : 0;
+	return n - whole >= 5 && memcmp(settings + whole, "json=", 5) == 0 ? whole : 0;
+}
+
 static int read_file(const char *directory, const char *name)
 {
 	int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -77,10 +91,8 @@ static int read_file(const char *directory, const char *name)
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && owned_and_private(&st))
 		n = read(fd, settings, sizeof(settings));
 	close(fd);
-	if (n <= 0 || (size_t) n == sizeof(settings) || settings[n - 1])
-		return -1;
-	settings_size = (size_t) n;
-	return 0;
+	settings_size = n < 0 ? 0 : whole_records((size_t) n);
+	return settings_size ? 0 : -1;
 }
 
 /*

@@ -498,6 +498,29 @@ def test_settings_of_another_version_still_name_the_runtime(place: Place) -> Non
     assert place.goes_to("delete", "id") == "other"
 
 
+def test_settings_of_any_length_name_the_runtime(place: Place) -> None:
+    """Python's part of the compiled settings may be longer than the launcher reads."""
+    own = place.program(place.directory / "own", 'echo "own $*"')
+    place.config.write_text(PLAIN)
+    sizes = []
+    for rules in (0, 1000, 4000):
+        changes: dict[str, object] = {"nvidia-container-runtime.runtimes": [str(own)]}
+        changes["gpushim.policy.rules"] = [{"uid": n, "mig-monitor": "allow"} for n in range(rules)]
+        sizes.append(place.compile(changes).stat().st_size)
+        assert [place.goes_to("state", "id"), place.goes_to("create", "-b", str(place.bundle), "id")] == [
+            "own"
+        ] * 2
+    assert sizes[0] < 1 << 16 < sizes[2]
+
+
+def test_settings_that_end_within_a_record_are_not_used(place: Place) -> None:
+    """Where even the candidates are more than the launcher reads, it cannot know them all."""
+    own = place.program(place.directory / "own", 'echo "own $*"')
+    place.compile({"nvidia-container-runtime.runtimes": [str(own), "x" * 70_000]})
+
+    assert place.goes_to("state", "id") == "runtime"
+
+
 def test_a_handler_has_candidates_of_its_own(place: Place) -> None:
     other = place.program(place.directory / "other-runtime", "echo other")
     place.compile({"gpushim.runtimes": {"special": {"runtimes": [str(other)]}}})

@@ -23,8 +23,10 @@ def _object(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
     tree = dict(pairs)
     if len(tree) != len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} occurs twice in one object")
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} occurs twice in one object")
+            seen.add(key)
     return tree
 
 

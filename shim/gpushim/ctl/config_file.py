@@ -23,10 +23,8 @@ class ConfigFile:
         selected = settings.select(dict(os.environb)).path or settings.FILES[0]
         # A link stays one: what is written is the file it leads to.
         self.path = os.path.realpath(path or selected)
-        # What is broken is told before it is touched, and so is what is no file.
-        there = os.path.lexists(
-            self.path
-        )  # a link that leads to itself is there, and is none of ours to replace
+        # What is broken is told before it is touched, and so is what is no file: a link that leads to itself.
+        there = os.path.lexists(self.path)
         settings_file.effective(self.path if there else "")
         data = Path(self.path).read_bytes() if there else b""
         self._mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
